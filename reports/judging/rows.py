@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 import pandas as pd
@@ -33,7 +33,9 @@ _NUMBERS = (
     *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s",
     "fresh_pages_s", "switches_voluntary", "switches_involuntary", "roof", "peak_rss_bytes", "calls_compared", "device_s",
     "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread", "tflops_per_s",
-    "launch_share", "of_peak",
+    "launch_share", "of_peak", "error_output", "error_grad", "error_slope", "kept_bytes", "operators", "prepare_s",
+    "compile_s", "compile_graphs", "cold_s", "cold_low", "cold_high", "graph_s", "sm_mhz", "power_w", "temperature_c",
+    "tokens_per_s", "padding_share", "cache_bytes_per_token", "rows_compared", "calls",
 )  # fmt: skip
 """Columns that hold numbers in every row, NaN if missing."""
 
@@ -78,12 +80,17 @@ def rows_of(run: Run) -> Rows:
 
 def tidy(rows: Rows) -> pd.DataFrame:
     """Return rows as a frame, without columns used only by statistics. A frame without rows has the columns that every
-    other one has.
+    other one has. The type of a column doesn't depend on which of its values are missing.
     """
-    found = pd.DataFrame(rows)
-    always = ("impl", "id", LAYER, *AXIS_NAMES, "kernel", "clock", "wrong", "standing", "tied", "leads", *_NUMBERS)
-    columns = [it for it in dict.fromkeys((*always, *found)) if it not in ("samples", "over", "between_processes")]
-    return found.reindex(columns=columns).astype(dict.fromkeys(_NUMBERS, float))
+    judged = ("wrong", "tied", "leads")
+    always = ("impl", "id", LAYER, *AXIS_NAMES, "kernel", "clock", "standing", *judged, "repeats", *_NUMBERS)
+    columns = [it for it in dict.fromkeys(chain(always, *rows)) if it not in ("samples", "over", "between_processes")]
+    optional = [name for name, it in AXES.items() if it.kind == "size" and it.omitted is None]
+    types: dict[str, Any] = {"repeats": "boolean"} | dict.fromkeys((*_NUMBERS, *optional), float)
+    if not rows:
+        kinds = {"size": int, "share": float, "switch": bool, "choice": object}
+        types = {name: kinds[it.kind] for name, it in AXES.items()} | dict.fromkeys(judged, bool) | types
+    return pd.DataFrame(rows, columns=columns).astype(types).copy()  # else a new column makes pandas warn of fragments
 
 
 def key_of(facts: Row) -> Key:

@@ -8,14 +8,24 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
 
 from ..judging.rows import rows_of, tidy
 from ..reading import command
 from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
 
-FORMS: dict[str, Callable[..., object]] = {".parquet": pd.DataFrame.to_parquet, ".csv": pd.DataFrame.to_csv}
-"""Methods that write rows, by the file's ending."""
+
+def _to_parquet(frame: pd.DataFrame, file: Path, index: bool) -> None:
+    """Write text as the type of columns without any value: files of several runs are then read as one table."""
+    table = pa.Table.from_pandas(frame, preserve_index=index)
+    types = [(it.name, pa.large_string() if pa.types.is_null(it.type) else it.type) for it in table.schema]
+    parquet.write_table(table.cast(pa.schema(types, table.schema.metadata)), file)
+
+
+FORMS: dict[str, Callable[..., object]] = {".parquet": _to_parquet, ".csv": pd.DataFrame.to_csv}
+"""Functions that write rows, by the file's ending."""
 
 
 def main(arguments: Sequence[str]) -> int:

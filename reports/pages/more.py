@@ -57,15 +57,15 @@ def _compiling(measured: Sequence[Row]) -> Table:
     axes, rows = varying(measured), []
     known = {(row["impl"], row["id"]): row for row in measured}
     for (impl, id_), row in known.items():
-        eager, spent = known.get((words.base(impl), id_)), row.get("compile_s")
-        if impl.endswith(words.COMPILED) and eager and spent:
+        eager, spent = known.get((words.base(impl), id_)), row["compile_s"]
+        if impl.endswith(words.COMPILED) and eager and spent > 0:
             over = ratio(row, eager)
             pays = "never" if over.slower else "not significant"
             if over.faster:
                 calls = math.ceil(spent / (eager["median"] * (1 - over.value)))
                 pays = f"{float(f'{calls:.1e}'):,.0f} calls"
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
-            if (graphs := row.get("compile_graphs") or 1) > 1:
+            if (graphs := row["compile_graphs"]) > 1:
                 took += f", {graphs:.0f} graphs"
             rows.append((impl, _place(row, axes), pays, took, median(eager), median(row)))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 from conftest import TINY
+from pyarrow import parquet
 
 from reports.__main__ import main
 
@@ -20,6 +21,26 @@ def test_parquet_and_csv_hold_every_row(tmp_path, tiny_data):
         frame = read(tmp_path / name)
         assert sorted(zip(frame["impl"], frame["id"], frame["median"], strict=True)) == sorted(2 * rows)
         assert {"0001_x", "tiny"} == set(frame["run"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_types_of_columns_do_not_depend_on_missing_values(tmp_path, results, tiny_data):
+    values = {"cold_s": 1e-3, "operators": 3, "window": 8, "kernel": "flash", "repeats": True}
+    for name, found in (("0001_none", dict.fromkeys(values)), ("0002_all", values)):
+        for row in tiny_data["benchmarks"]:
+            row["extra_info"] |= found
+        synthetic.save(tiny_data, results, name)
+    tiny_data["benchmarks"][0]["extra_info"] |= dict.fromkeys(values)
+    synthetic.save(tiny_data, results, "0003_some")
+    synthetic.save(tiny_data | {"benchmarks": []}, results, "0004_empty")
+    of_runs = []
+    for runs in (["0001"], ["0002"], ["0003"], ["0002", "0004"], ["0004"]):
+        file = tmp_path / "x.parquet"
+        assert main(["export", *runs, "-o", str(file), "--results", str(results)]) == 0
+        of_runs.append({it.name: str(it.type).removeprefix("large_") for it in parquet.read_schema(file)})
+    empty = of_runs.pop()
+    assert of_runs == 4 * of_runs[:1] and empty.items() <= of_runs[0].items()
+    assert [of_runs[0][name] for name in values] == ["double", "double", "double", "string", "bool"]
 
 
 @pytest.mark.parametrize(
