@@ -80,7 +80,7 @@ def choice(case: Case) -> Object:
     """Return the recommendation for one case.
 
     `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
-    `ratios.ranks`), empty without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
+    `ratios.ranks`), None without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
     times slower; `next_best` and its time relative to the fastest, `ahead`, with interval `ahead_low`, `ahead_high`; the
     `verdict` in words.
     """
