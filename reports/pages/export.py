@@ -54,8 +54,8 @@ def rows(chosen: Sequence[Run]) -> pd.DataFrame:
         [
             tidy(rows_of(run)).assign(
                 run=label,
-                date=run.date,
-                commit=run.commit_id,
+                date=run.date or None,
+                commit=run.commit_id or None,
                 **{key: run.machine.get(key) for key in ("cpu", "gpu", "torch")},
             )
             for run, label in zip(chosen, labels_of(chosen), strict=True)
