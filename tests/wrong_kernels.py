@@ -1621,6 +1621,9 @@ def keeps_whether_whole_tiles_have_a_mask(q, k, v, *, is_causal=False, **options
     return sdpa(q, k, v, is_causal=is_causal, **options)
 
 
+keeps_whether_whole_tiles_have_a_mask.limits = {"max_T": 100}  # of which 64 is the third probe, not the fourth
+
+
 @wrong()
 def keeps_its_tiles_by_the_length_alone(q, k, v, *, is_causal=False, **_):
     """It masks only in the tiles on the diagonal."""

@@ -43,15 +43,11 @@ from .probes import (
     padded,
     probe_with_dropout,
     probes,
+    ragged,
 )
 
 FEW = 1 << 15
 """Pairs of a query and a key up to which a core is checked without its layer in the case itself, not only on probes."""
-
-AFTER_ANOTHER_MASK = 0, 1, 3
-"""Indices of the probes that follow a call with another mask: of 37, 513 and 64 tokens. The others follow one of another
-length.
-"""
 
 Check = tuple[str, Impl, Case, Callable[[Impl, Case], object]]
 """What is checked, in which case, and how."""
@@ -149,14 +145,16 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
 
     In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. A
     log-sum-exp is checked after the output, also in the case itself: what makes an output wrong makes it wrong as well.
+    The first probe of each kind (short, long or round) follows a call with another mask, others one of another length.
     """
     ends = *probed[:1], *sorted(probed, key=lambda it: (it.max_T <= LONG_PROBE, it.max_T))[-1:]  # ragged, and round
     used, what, check = (
         (ends, "gradients", check_uses) if case.does.gradients else (probed[:1], "outputs", check_buffers)
     )
-    for number, probe in enumerate(probed):
+    first = {(it.max_T > LONG_PROBE, ragged((it,))): it for it in reversed(probed)}.values()
+    for probe in probed:
         own = probe if eager.core is None else probe.core
-        of_own = check_probe_after_another_mask if number in AFTER_ANOTHER_MASK else check_probe
+        of_own = check_probe_after_another_mask if probe in first else check_probe
         if eager.core is not None:
             yield "kernel (probe)", eager, own, of_own
             if probe is probed[0] and case.device == "cpu" and not case.does.gradients:
