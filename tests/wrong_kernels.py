@@ -1649,11 +1649,29 @@ def clears_what_lies_behind_its_keys(q, k, v, **options):
     return sdpa(q, k, v, **options)
 
 
+def write_before(q):
+    if q.storage_offset() >= q.shape[-1]:
+        q.data.as_strided((q.shape[-1],), (1,), 0).fill_(1.0)
+
+
 @wrong_backward("writes to memory beside its inputs", **CORE)
 def scratch_before_its_queries(q, k, v, **options):
-    if q.storage_offset() >= q.shape[-1]:
-        q.detach().as_strided((q.shape[-1],), (1,), 0).fill_(1.0)
+    write_before(q)
     return sdpa(q, k, v, **options)
+
+
+@wrong_backward("writes to memory beside its inputs", **CORE)
+class ScratchBeforeItsQueriesAfterAnotherForward(Plain):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.q = KEPT["latest queries"] = q
+        return Plain.forward(ctx, q, k, v, is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        if KEPT["latest queries"] is not ctx.q:
+            write_before(ctx.q)
+        return Plain.backward(ctx, grad)
 
 
 @wrong_decode("T_kv=64", T_kv=1024)

@@ -158,7 +158,7 @@ class _KeptOutputs:
 
 
 def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> CheckResult:
-    with _changing_nothing(call, problem):
+    with changing_nothing(call, problem):
         outputs = _outputs(call, problem)
     places = {x.untyped_storage().data_ptr() for x in call.inputs.tensors}
     if outputs["output"].untyped_storage().data_ptr() in places:
@@ -169,7 +169,7 @@ def _compare(call: Call, problem: Problem, kept: _KeptOutputs, why: str) -> Chec
 
 
 @contextmanager
-def _changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
+def changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     """Raise `Wrong` if a call within the block changes its inputs, memory around them, its weights, its mask or a gradient."""
     inputs, of_module = call.inputs, (*call.module.parameters(), *call.module.buffers())
     owned = [it for it in of_module if all(it is not x for x in inputs.tensors)]  # a buffer may be a cache

@@ -19,7 +19,7 @@ from ..cases.outcome import Wrong
 from .attention_problems import problem_of
 from .building import keeping_settings, new_call
 from .calls import Call, recording
-from .checked_calls import call_with_another_mask, check_numbers_exchanged, check_once
+from .checked_calls import call_with_another_mask, changing_nothing, check_numbers_exchanged, check_once
 from .inputs import Inputs
 from .reference import Tensors
 from .verifying import verify
@@ -54,11 +54,12 @@ def check_many_forwards(call: Call, numbers: Sequence[Inputs]) -> None:
     for at, size in zip(BACKWARDS, (small, small, 1 / small), strict=True):
         of_call = calls[at]
         assert of_call.inputs.grad is not None
-        with recording(case):
+        problem = problem_of(case, FORWARDS[at])
+        with recording(case), changing_nothing(of_call, problem):
             found = of_call.outputs(outputs[at], of_call.inputs.grad * size)
         found |= {name: it / size for name, it in found.items() if name != "output"}
         why = "in training, where another forward comes between a forward and its backward, "
-        verify(found, problem_of(case, FORWARDS[at]), f"{why}with gradients of size {size:.0e}: ")
+        verify(found, problem, f"{why}with gradients of size {size:.0e}: ")
     module.eval()
 
 
