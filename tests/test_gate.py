@@ -399,6 +399,10 @@ def test_right_but_unusual_kernel_passes(name, case, request):
     held(it.kernel, case)
 
 
+def test_gradients_of_values_with_one_feature_pass():
+    gated(wrong_kernels.sdpa, H=1, D_v=1, mode="backward", dtype="bfloat16", scope="core")
+
+
 @pytest.mark.parametrize(
     ("name", "axes"),
     [

@@ -161,7 +161,7 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
                 yield "read-only inputs", eager, own, check_read_only
             if probe in ends:
                 yield "scale", eager, own, check_scale
-            if probe.T_kv > LONG_PROBE:
+            if probe.T_kv > LONG_PROBE and (own.D_v > 1 or not case.does.gradients):  # which other features show
                 yield "low scores", eager, own, check_low_scores
                 if case.dtype not in WIDE:
                     yield "sums", eager, own, check_sums
