@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from .arguments import ENDING, UNFINISHED
 
@@ -17,7 +18,8 @@ _STDERR = os.dup(2) if sys.stderr else 2
 
 
 def end_in_one_line(*_: object) -> None:
-    os.write(_STDERR, b"attention-bench: interrupted\n")
+    with suppress(OSError):  # of a terminal that is closed
+        os.write(_STDERR, b"attention-bench: interrupted\n")
     if _CAPTURED:
         raise SystemExit(UNFINISHED)
     os._exit(UNFINISHED)  # an import in progress can't turn this exit into another exception

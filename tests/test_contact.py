@@ -553,6 +553,16 @@ def test_ctrl_c_while_a_command_starts_is_one_line(tmp_path, command, before, en
     assert not [*tmp_path.glob("results")]
 
 
+def test_a_command_that_starts_ends_where_nobody_can_be_told():
+    """As in a closed terminal."""
+    within = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGTERM)\nexcept OSError: pass"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", f"from stats import interrupts\n{within}"], cwd=CHECKOUT, stderr=write)
+    os.close(write)
+    assert done.returncode == 2
+
+
 def test_ctrl_c_while_attention_bench_starts_its_command_is_one_line(tmp_path):
     """Interrupted in the new process, before it has imported anything of the suite."""
     (tmp_path / "sitecustomize.py").write_text(
