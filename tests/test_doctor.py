@@ -36,7 +36,9 @@ def test_the_governor(tmp_path, monkeypatch):
         assert (remark.found, bool(remark.advice)) == (kind, disturbs)
 
 
-@pytest.mark.parametrize(("quota", "usable"), [("max 100000", 2), ("150000 100000", 1), ("900000 100000", 2)])
+@pytest.mark.parametrize(
+    ("quota", "usable"), [("max 100000", 2), ("50000 100000", 1), ("150000 100000", 1), ("900000 100000", 2)]
+)
 def test_a_containers_quota_limits_the_cores_that_threads_share(tmp_path, monkeypatch, quota, usable):
     """Torch starts as many threads as the machine has cores."""
     monkeypatch.setattr(cpu, "CGROUP", tmp_path)
