@@ -44,7 +44,7 @@ def expected_of(
     pattern: Tensor | None = None, keys: Tensor | None = None,
 ) -> tuple[Expected, ...]:  # fmt: skip
     """Return the expected outputs of a formula that can compute in any dtype, each with its bound: twice the error of the
-    same formula in the case's own dtype, plus the floor.
+    same formula in the case's own dtype, plus the floor; a larger multiple with few features (`FEW_FEATURES`).
 
     A gradient may have three times the larger error of two plain methods, and its median row in narrow dtypes twice:
     parts summed in such a dtype are rounded once more each. A row's error is relative to the typical size
