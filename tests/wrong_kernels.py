@@ -1086,7 +1086,7 @@ def keys_of(probs):
     return torch.arange(probs.shape[-1])
 
 
-noisy("drops_by_a_fixed_seed", "depends on an earlier call, 1 before (correlation 1.00)",
+noisy("drops_by_a_fixed_seed", "the same probs in every call",
       lambda probs: torch.rand(probs.shape, generator=torch.Generator().manual_seed(7)))  # fmt: skip
 noisy("drops_whole_keys", "depends on other queries", lambda probs: torch.rand_like(probs)[:, :, :1])
 noisy("drops_alike_in_all_batch_entries", "depends on other batch entries", lambda probs: torch.rand_like(probs)[:1])
@@ -1095,7 +1095,7 @@ noisy("noise_of_one_tile_for_all", "depends on other keys: 16 keys apart",
       lambda probs: torch.rand_like(probs)[..., keys_of(probs) % 16])  # fmt: skip
 noisy("noise_of_256_keys_for_all", "depends on other", lambda probs: torch.rand_like(probs)[..., keys_of(probs) % 256])
 noisy("two_pools_of_noise_in_turn", "depends on an earlier call", noise_of_two_pools)
-noisy("drops_nothing_beyond_276_keys", "% of the probs at key 256 to 287, not 25.0%",
+noisy("drops_nothing_beyond_276_keys", "% of the probs at keys 256 to 287, not 25.0%",
       lambda probs: torch.where(keys_of(probs) < 276, torch.rand_like(probs), 1.0), T=512)  # fmt: skip
 
 
@@ -1215,7 +1215,7 @@ noisy(
 )
 noisy(
     "never_drops_for_eight_queries",
-    "of the probs at query 32 to 63, not 25.0%",
+    "of the probs at queries 32 to 63, not 25.0%",
     kept_where(lambda i, j: (i // 8 == 5) & (j >= 0)),
 )
 

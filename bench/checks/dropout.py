@@ -39,7 +39,7 @@ SIGMAS = 6.0
 """Standard deviations by which the dropped share may differ from p."""
 
 TILE = 32
-"""Number of queries, keys or distances whose dropped share is tested together, since alone each may have few pairs."""
+"""Number of queries, or keys, whose dropped share is tested separately."""
 
 SIGMAS_OF_LAGS, FEWEST_PAIRS, FEWEST_BOTH = 8.0, 1024, 8
 """Standard deviations allowed for the correlation at one of a million distances; pairs that the test needs, and how many of
@@ -54,7 +54,7 @@ NEARLY = 0.7
 
 
 def check_dropout(impl: Impl, case: Case) -> None:
-    """Check dropout in training, after an evaluation: each prob is zero with probability p, else scaled by 1 / (1 - p);
+    """Check dropout in training: each prob is zero with probability p, else scaled by 1 / (1 - p), anew in every call;
     raises `Wrong`.
 
     Values are two unit matrices side by side, so that the output shows every prob twice. Evaluation drops nothing; the
@@ -70,13 +70,17 @@ def check_dropout(impl: Impl, case: Case) -> None:
     canonical.load(module, problem.weights)
     with torch.no_grad():
         probs = module.eval()(*inputs).double()
-        output = module.train()(*inputs).double()
-    (once, again), (visible, _) = (it.chunk(2, -1) for it in kept_probs(output, probs, probe))
-    check_independence([once], visible)
-    check_share(once, visible, case.dropout, "the probs")
-    eps, there = epsilon(case), output != 0
-    if not torch.allclose(output[there] * keep, probs[there], rtol=8 * eps, atol=float(probs.max()) * eps):
+        module.train()
+        first, second = module(*inputs).double(), module(*inputs).double()
+    kept, visible = kept_probs(first, probs, probe)
+    once, again = kept.chunk(2, -1)
+    check_independence([once], visible.chunk(2, -1)[0])
+    check_share(kept, visible, case.dropout, "the probs", of_each=2)
+    eps, there = epsilon(case), first != 0
+    if not torch.allclose(first[there] * keep, probs[there], rtol=8 * eps, atol=float(probs.max()) * eps):
         raise Wrong(f"what dropout leaves is not 1 / (1 - p) = {1 / keep:.3f} times as large")
+    if torch.equal(first, second):
+        raise Wrong("drops the same probs in every call")
     if not torch.equal(once, again):
         raise Wrong("drops features of the output, not probs")
 
@@ -131,28 +135,36 @@ def kept_probs(o: Tensor, shown: Tensor, probe: Case) -> tuple[Tensor, Tensor]:
     return kept | ~visible, visible
 
 
-def check_share(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
+def check_share(kept: Tensor, visible: Tensor, p: float, what: str, of_each: int = 1) -> None:
     """Check that a share p of the `visible` probs was dropped; raises `Wrong`."""
+    n = int(visible.sum()) / of_each
     dropped = 1 - kept[visible].double().mean().item()
-    if abs(dropped - p) > SIGMAS * (p * (1 - p) / int(visible.sum())) ** 0.5:
+    if abs(dropped - p) > SIGMAS * (p * (1 - p) / n) ** 0.5:
         raise Wrong(f"drops {dropped:.1%} of {what}, not {p:.1%}")
 
 
 def check_shares(kept: Tensor, visible: Tensor, p: float, what: str) -> None:
-    """Check the dropped share of all probs, and of each key, query and distance between the two, one by one and by tiles;
-    raises `Wrong`.
+    """Check the dropped share of all probs, of each key, query and distance between the two, and of every `TILE` of keys and
+    of queries; raises `Wrong`.
     """
     check_share(kept, visible, p, what)
     seen, dropped = (it.sum((0, 1)).flatten() for it in (visible, ~kept))  # of T * T_kv pairs
     i, j = torch.arange(kept.shape[-2])[:, None], torch.arange(kept.shape[-1])
-    for tile, (name, place) in product((1, TILE), (("key", j), ("query", i), ("distance", (i - j).abs()))):
-        at = (place // tile).expand(kept.shape[-2:]).flatten()
+    for name, place in (("key", j), ("query", i), ("distance", (i - j).abs())):
+        at = place.expand(kept.shape[-2:]).flatten()
         pairs, lost = (torch.bincount(at, it.cpu()) for it in (seen, dropped))
         off = (lost / pairs - p).abs() > SIGMAS_OF_LAGS * (p * (1 - p) / pairs) ** 0.5
         for where in (off & (pairs >= FEWEST_PAIRS)).nonzero():
-            share, first = lost[where].item() / pairs[where].item(), tile * int(where)
-            others = f" to {min(first + tile - 1, int(place.max()))}" if tile > 1 else ""
-            raise Wrong(f"drops {share:.1%} of {what} at {name} {first}{others}, not {p:.1%}")
+            raise Wrong(
+                f"drops {lost[where].item() / pairs[where].item():.1%} of {what} at {name} {where.item()}, not {p:.1%}"
+            )
+    for axis, name in ((-1, "keys"), (-2, "queries")):
+        first = 0
+        for part, seen in zip(kept.split(TILE, axis), visible.split(TILE, axis), strict=True):
+            end = first + part.shape[axis]
+            if seen.any():
+                check_share(part, seen, p, f"{what} at {name} {first} to {end - 1}")
+            first = end
 
 
 SIGMAS_OF_ROWS, FEWEST_ROWS = 8.0, 64
