@@ -1607,21 +1607,18 @@ building("number of threads")
 building("precision of float32 products", prepares=True)
 
 
-@wrong("kernel (probe), B2-T128-", T=256)
-def wrong_in_the_first_call_after_one_on_64_tokens(q, k, v, **options):
+@wrong("kernel (probe), B2-T127-", T=256)
+def wrong_in_the_first_call_after_one_on_513_tokens(q, k, v, **options):
     """As if a counter were not set back."""
     before, KEPT["length"] = KEPT.get("length"), q.shape[-2]
-    return sdpa(q, k, v, **options) * (1.01 if before == 64 != q.shape[-2] else 1.0)
+    return sdpa(q, k, v, **options) * (1.01 if before == 513 != q.shape[-2] else 1.0)
 
 
-@wrong("kernel (probe), B2-T64-")
+@wrong("kernel (probe), B2-T128-")
 def keeps_whether_whole_tiles_have_a_mask(q, k, v, *, is_causal=False, **options):
-    if q.shape[-2] % 64 == 0:
+    if q.shape[-2] % 128 == 0:
         is_causal = KEPT.setdefault(("causal", q.shape), is_causal)
     return sdpa(q, k, v, is_causal=is_causal, **options)
-
-
-keeps_whether_whole_tiles_have_a_mask.limits = {"max_T": 100}  # of which 64 is the third probe, not the fourth
 
 
 @wrong()

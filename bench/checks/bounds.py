@@ -258,7 +258,7 @@ def _floor_of_rules(case: Case) -> float:
 
 
 def _has_few_features(case: Case) -> bool:
-    return min(case.H * case.D_h, case.H * case.D_v, case.d_model) <= FEW_FEATURES
+    return min(case.H * case.D_v, case.d_model) <= FEW_FEATURES
 
 
 def _is_bias(name: str) -> bool:

@@ -145,16 +145,16 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
 
     In a model, a core is probed at the first length alone: length-dependent faults show in the core's own check. A
     log-sum-exp is checked after the output, also in the case itself: what makes an output wrong makes it wrong as well.
-    The first probe of each kind (short, long or round) follows a call with another mask, others one of another length.
+    All but one follow a call with another mask; 127 tokens, or another ragged length, follow a call of another length.
     """
     ends = *probed[:1], *sorted(probed, key=lambda it: (it.max_T <= LONG_PROBE, it.max_T))[-1:]  # ragged, and round
     used, what, check = (
         (ends, "gradients", check_uses) if case.does.gradients else (probed[:1], "outputs", check_buffers)
     )
-    first = {(it.max_T > LONG_PROBE, ragged((it,))): it for it in reversed(probed)}.values()
     for probe in probed:
         own = probe if eager.core is None else probe.core
-        of_own = check_probe_after_another_mask if probe in first else check_probe
+        after_another_mask = probe is probed[0] or probe.max_T > LONG_PROBE or not ragged([probe])
+        of_own = check_probe_after_another_mask if after_another_mask else check_probe
         if eager.core is not None:
             yield "kernel (probe)", eager, own, of_own
             if probe is probed[0] and case.device == "cpu" and not case.does.gradients:
