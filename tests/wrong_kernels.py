@@ -1454,7 +1454,6 @@ for name, at, axes in (
     ("two_of_its_parts_overlap_by_a_key", lambda T_kv: sorted([2047] * (T_kv >= 4096) + [*range(T_kv)]), CORE),
     ("key_lost_between_three_parts", lost_between_three_parts, CORE),
     ("key_lost_between_two_parts", lambda T_kv: [it for it in range(T_kv) if it != 2048], CORE),
-    ("key_lost_between_parts_of_whole_tiles", lambda T_kv: [it for it in range(T_kv) if it != 2496], CORE),
 ):
     wrong_decode(name=name, T_kv=4096, H=8, dtype="bfloat16", **axes)(reading(at))
 

@@ -125,7 +125,8 @@ def grad(
 
 
 def outliers(case: Case, generator: torch.Generator) -> Tensor:
-    """Return outliers (T_kv, 1): OUTLIER or -OUTLIER at the first and last keys and on both sides of edges, else 0.
+    """Return outliers (T_kv, 1): OUTLIER or -OUTLIER at the first and last keys, on both sides of edges and at a few
+    others, else 0.
 
     Edges are powers of two, multiples of 16 up to 256, and the edges of two to eight equal parts, also of whole tiles of
     64. A kernel that omits one of these keys has a relative error of about a tenth, whatever the number of keys.
@@ -134,6 +135,7 @@ def outliers(case: Case, generator: torch.Generator) -> Tensor:
     for parts, tile in product(range(2, 9), (1, 64)):
         edges |= {*range(0, case.T_kv, -(-case.T_kv // (parts * tile)) * tile)}
     wanted = {0, 1, case.T_kv - 2, case.T_kv - 1, *edges, *(edge - 1 for edge in edges)}
+    wanted |= set(torch.randint(case.T_kv, (3,), generator=generator).tolist())
     found = torch.zeros(case.T_kv, 1)
     if not case.does.gradients:  # gradients would be dominated by the outliers
         found[[place for place in wanted if 0 <= place < case.T_kv]] = OUTLIER
