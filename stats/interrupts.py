@@ -26,7 +26,7 @@ def end_in_one_line(*_: object) -> None:
 
 
 def raise_from_now_on() -> None:
-    """Make them raise KeyboardInterrupt from now on, since there is work to finish."""
+    """Make the signals of `ENDING` raise KeyboardInterrupt from now on, since there is work to finish."""
     for number in ENDING:
         if getattr(signal.getsignal(number), "__name__", "") == end_in_one_line.__name__:  # of any copy of this module
             signal.signal(number, signal.default_int_handler)

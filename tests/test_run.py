@@ -151,7 +151,7 @@ def test_runs_are_stored_in_the_checkout_from_anywhere_inside_it(tmp_path):
 @pytest.mark.parametrize(("more", "threads"), [((), 998), (("--threads", "1,999"), 999)])
 def test_more_threads_than_cores_are_warned_of(suite, monkeypatch, more, threads):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 998)
-    assert f"{threads} threads on " in suite("--dry-run", *SMALL, *more).stderr
+    assert f"more threads ({threads}) than cores" in suite("--dry-run", *SMALL, *more).stderr
 
 
 def test_list_and_dry_run_measure_nothing(suite, tmp_path):

@@ -24,7 +24,7 @@ def crowded(threads: int) -> str | None:
     """Explain what to do about more threads than cores; None if there are enough cores."""
     usable = cores()
     advice = f"use --threads {usable} or OMP_NUM_THREADS={usable}"
-    return f"{threads} threads on {usable} cores wait for each other: {advice}" if threads > usable else None
+    return f"more threads ({threads}) than cores ({usable}) wait for each other: {advice}" if threads > usable else None
 
 
 def fingerprint() -> dict[str, Any]:
