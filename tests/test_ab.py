@@ -544,6 +544,7 @@ def test_an_extension_installed_from_a_folder_of_the_repository_that_differs_is_
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Name: ext\nVersion: 1\n")
     (about / "RECORD").write_text("ext.so,,\n")
+    (site / "ext.so").touch()  # Python 3.12 lists only files that exist
     (about / "direct_url.json").write_text(json.dumps({"url": f"file://{repository.resolve()}/{source}"}))
     monkeypatch.syspath_prepend(site)
     monkeypatch.setitem(sys.modules, "ext", mock.Mock(__file__=str(site / "ext.so")))
