@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -35,9 +37,17 @@ _NUMBERS = (
     "rank_low", "rank_high", "ratio", "ratio_low", "ratio_high", "speedup", *MASKED, "spread", "tflops_per_s",
     "launch_share", "of_peak", "error_output", "error_grad", "error_slope", "kept_bytes", "operators", "prepare_s",
     "compile_s", "compile_graphs", "cold_s", "cold_low", "cold_high", "graph_s", "sm_mhz", "power_w", "temperature_c",
-    "tokens_per_s", "padding_share", "cache_bytes_per_token", "rows_compared", "calls",
+    "tokens_per_s", "padding_share", "cache_bytes_per_token", "rows_compared", "calls", "blocks", "depth",
 )  # fmt: skip
 """Columns that hold numbers in every row, NaN if missing."""
+
+_SWITCHES = ("repeats", "proved_ragged")
+
+_OTHERS = (
+    "kernel", "clock", "standing", "case_hash", "impl_hash", "packages", "pins", "left_out", "compile_cache", "throttled",
+    "trace", "process_medians", "process_nodes", "core_shares", "windows", "parts_s",
+)  # fmt: skip
+"""Columns of text, and last of lists and objects, None if missing."""
 
 
 def rows_of(run: Run) -> Rows:
@@ -79,18 +89,24 @@ def rows_of(run: Run) -> Rows:
 
 
 def tidy(rows: Rows) -> pd.DataFrame:
-    """Return rows as a frame, without columns used only by statistics. A frame without rows has the columns that every
-    other one has. The type of a column doesn't depend on which of its values are missing.
+    """Return rows as a frame, without columns used only by statistics. Frames of all runs have the same columns, and the
+    type of a column doesn't depend on which of its values are missing.
     """
     judged = ("wrong", "tied", "leads")
-    always = ("impl", "id", LAYER, *AXIS_NAMES, "kernel", "clock", "standing", *judged, "repeats", *_NUMBERS)
+    always = ("impl", "id", LAYER, *AXIS_NAMES, *_OTHERS, *judged, *_SWITCHES, *_NUMBERS)
     columns = [it for it in dict.fromkeys(chain(always, *rows)) if it not in ("samples", "over", "between_processes")]
     optional = [name for name, it in AXES.items() if it.kind == "size" and it.omitted is None]
-    types: dict[str, Any] = {"repeats": "boolean"} | dict.fromkeys((*_NUMBERS, *optional), float)
+    types: dict[str, Any] = dict.fromkeys(_SWITCHES, "boolean") | dict.fromkeys((*_NUMBERS, *optional), float)
     if not rows:
         kinds = {"size": int, "share": float, "switch": bool, "choice": object}
         types = {name: kinds[it.kind] for name, it in AXES.items()} | dict.fromkeys(judged, bool) | types
     return pd.DataFrame(rows, columns=columns).astype(types).copy()  # else a new column makes pandas warn of fragments
+
+
+def to_csv(frame: pd.DataFrame, file: Path) -> None:
+    """Write a frame as CSV, with lists and objects as JSON."""
+    texts = frame.map(lambda it: json.dumps(it, ensure_ascii=False) if isinstance(it, list | dict) else it)
+    texts.to_csv(file, index=False)
 
 
 def key_of(facts: Row) -> Key:
@@ -142,7 +158,8 @@ def ratio(of: Row, over: Row) -> Ratio:
 def _measured(row: Row, gpu: object) -> Object:
     """Return a row's metadata and statistics, without the arrays of samples, and what follows from them alone."""
     axes = {name: None if it.omitted is NOTHING else it.omitted for name, it in AXES.items()}
-    found = {**axes, **{key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}}
+    found: Object = dict.fromkeys(_OTHERS) | axes
+    found |= {key: it for key, it in row["extra_info"].items() if not key.startswith("sample_")}
     found |= {"samples": samples_of(row), **{key: row["stats"].get(key) for key in STATS}}
     found |= {key: math.nan for key in _NUMBERS if not isinstance(found.get(key), int | float)}
     found["spread"] = (found["q3"] - found["q1"]) / found["median"]

@@ -11,20 +11,31 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..judging.rows import rows_of, tidy
+from ..judging.rows import rows_of, tidy, to_csv
 from ..reading import command
 from ..reading.axes import without_defaults
 from ..reading.runs import Run, RunError
+from .more import PARTS
+
+NESTED = {
+    "parts_s": pa.struct(dict.fromkeys(PARTS, pa.float64())),
+    "windows": pa.list_(pa.int64()),
+    "process_nodes": pa.list_(pa.large_string()),
+    **dict.fromkeys(("core_shares", "process_medians"), pa.list_(pa.float64())),
+}
+"""Types of columns of lists and objects."""
 
 
-def _to_parquet(frame: pd.DataFrame, file: Path, index: bool) -> None:
-    """Write text as the type of columns without any value: files of several runs are then read as one table."""
-    table = pa.Table.from_pandas(frame, preserve_index=index)
-    types = [(it.name, pa.large_string() if pa.types.is_null(it.type) else it.type) for it in table.schema]
-    parquet.write_table(table.cast(pa.schema(types, table.schema.metadata)), file)
+def _to_parquet(frame: pd.DataFrame, file: Path) -> None:
+    """Write columns with a type that does not depend on their values (text, if there is none): files of several runs are
+    then read as one table.
+    """
+    found = ((it.name, it.type) for it in pa.Table.from_pandas(frame).schema)
+    types = {name: pa.large_string() if pa.types.is_null(of) else of for name, of in found} | NESTED
+    parquet.write_table(pa.Table.from_pandas(frame, pa.schema(types)), file)
 
 
-FORMS: dict[str, Callable[..., object]] = {".parquet": _to_parquet, ".csv": pd.DataFrame.to_csv}
+FORMS: dict[str, Callable[[pd.DataFrame, Path], None]] = {".parquet": _to_parquet, ".csv": to_csv}
 """Functions that write rows, by the file's ending."""
 
 
@@ -38,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if suffix in FORMS:
         try:
             with command.written(options.output):
-                FORMS[suffix](rows(chosen), options.output, index=False)
+                FORMS[suffix](rows(chosen), options.output)
         except (ArithmeticError, NotImplementedError, TypeError, ValueError) as error:  # of an edited run file's column
             raise RunError(f"{options.output}: {error.args[-1]}") from None
     else:

@@ -21,7 +21,7 @@ from ..drawing import figure, svg, views
 from ..drawing.measures import MEASURES
 from ..drawing.palette import PATHS, THEME
 from ..judging import findings
-from ..judging.rows import tidy
+from ..judging.rows import tidy, to_csv
 from ..reading import command, fingerprint, words
 from ..reading.axes import labelled
 from ..reading.runs import Run
@@ -55,7 +55,7 @@ def save_page(folder: Path, text: str, **frames: pd.DataFrame) -> Path:
     for name, frame in frames.items():
         file = folder / f"{name}.csv"
         with command.written(file):
-            frame.to_csv(file, index=False)
+            to_csv(frame, file)
     page = folder / "index.html"
     command.write(page, text)
     return page

@@ -1,5 +1,6 @@
 """Every export is read back by what it is made for."""
 
+import json
 import resource
 
 import pandas as pd
@@ -24,8 +25,16 @@ def test_parquet_and_csv_hold_every_row(tmp_path, tiny_data):
 
 
 @pytest.mark.filterwarnings("error")
-def test_types_of_columns_do_not_depend_on_missing_values(tmp_path, results, tiny_data):
-    values = {"cold_s": 1e-3, "operators": 3, "window": 8, "kernel": "flash", "repeats": True}
+def test_columns_and_their_types_are_those_of_every_run(tmp_path, results, tiny_data):
+    """Whichever values are missing, and without any row."""
+    values = {
+        "cold_s": 1e-3,
+        "operators": 3,
+        "window": 8,
+        "kernel": "flash",
+        "repeats": True,
+        "parts_s": {"core": 1e-3},
+    }
     for name, found in (("0001_none", dict.fromkeys(values)), ("0002_all", values)):
         for row in tiny_data["benchmarks"]:
             row["extra_info"] |= found
@@ -38,9 +47,28 @@ def test_types_of_columns_do_not_depend_on_missing_values(tmp_path, results, tin
         file = tmp_path / "x.parquet"
         assert main(["export", *runs, "-o", str(file), "--results", str(results)]) == 0
         of_runs.append({it.name: str(it.type).removeprefix("large_") for it in parquet.read_schema(file)})
-    empty = of_runs.pop()
-    assert of_runs == 4 * of_runs[:1] and empty.items() <= of_runs[0].items()
-    assert [of_runs[0][name] for name in values] == ["double", "double", "double", "string", "bool"]
+    assert of_runs == 5 * of_runs[:1]
+    assert [of_runs[0][name] for name in values][:-1] == ["double", "double", "double", "string", "bool"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_lists_and_objects_are_json_in_csv_and_columns_in_parquet(tmp_path, results, tiny_data, printed):
+    values = {
+        "parts_s": {"core": 1e-3, "around": 2e-3},
+        "core_shares": [0.5, 0.25],
+        "windows": [None, 7],
+        "process_nodes": ["ä"],
+    }
+    tiny_data["benchmarks"][0]["extra_info"] |= values
+    printed(synthetic.save(tiny_data, results, "0001_x"), "--out", tmp_path)
+    for file in (tmp_path / "x.csv", tmp_path / "x.parquet"):
+        printed("export", "0001_x", "-o", file, "--results", results)
+    for file in (tmp_path / "x.csv", tmp_path / "0001_x" / "rows.csv"):
+        read = pd.read_csv(file)
+        assert {name: json.loads(read[name][0]) for name in values} == values and pd.isna(read["windows"][1])
+    (found, *_) = parquet.read_table(tmp_path / "x.parquet").to_pylist()
+    parts = {part: seconds for part, seconds in found["parts_s"].items() if seconds is not None}
+    assert {name: found[name] for name in values} | {"parts_s": parts} == values
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The tidy frame of a stored run, against numbers worked out by hand."""
 
 import math
+import re
 
 import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 
+from reports import CHECKOUT
 from reports.judging.grid import grid
 from reports.judging.rows import rows_of, tidy
 from reports.reading.run_format import SAMPLES
@@ -22,6 +24,12 @@ def cell(tidy, impl, T):
 def ranked_at_64(tidy):
     rows = tidy[tidy["T"] == 64]
     return {row["impl"]: (row["rank_low"], row["rank_high"], row["standing"]) for _, row in rows.iterrows()}
+
+
+def test_frames_of_all_runs_have_the_documented_columns():
+    documented = re.findall(r"^\|([^|]+)\|", (CHECKOUT / "docs" / "columns.md").read_text(), re.MULTILINE)
+    in_run_files_alone = {*SAMPLES, "sample_times", "sample_fastest"}
+    assert {*re.findall(r"`(\w+)`", "".join(documented))} - in_run_files_alone == {*tidy([])}
 
 
 def test_ranks_are_ranges_where_several_are_possible(interleaved_data, as_run):
