@@ -32,7 +32,7 @@ DOCUMENTED = {
 IN_FRAMES = {
     "spread", "tflops_per_s", "of_peak", "launch_share", "ratio_low", "ratio_high", "speedup", "rank_low", "rank_high",
     "leads", "standing", "tied", "wrong", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high", "work_share",
-    "layer",
+    "layer", "baseline",
 }  # fmt: skip
 OF_OTHER_RUNS = {"parts_s", "core_shares", "blocks", "windows", "depth", "process_nodes", "trace"}
 """Of blocks and models, of sweeps on many machines, and with `--save-traces`."""

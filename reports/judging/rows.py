@@ -44,8 +44,8 @@ _NUMBERS = (
 _SWITCHES = ("repeats", "proved_ragged")
 
 _OTHERS = (
-    "kernel", "clock", "standing", "case_hash", "impl_hash", "packages", "pins", "left_out", "compile_cache", "throttled",
-    "trace", "process_medians", "process_nodes", "core_shares", "windows", "parts_s",
+    "kernel", "clock", "baseline", "standing", "case_hash", "impl_hash", "packages", "pins", "left_out", "compile_cache",
+    "throttled", "trace", "process_medians", "process_nodes", "core_shares", "windows", "parts_s",
 )  # fmt: skip
 """Columns of text, and last of lists and objects, None if missing."""
 
@@ -57,7 +57,8 @@ def rows_of(run: Run) -> Rows:
     `layer`    models whose layer its case is, as the run names them; None without one,
     `over`     ratios of its time to each implementation's of its case, by name (see `ratios.compared`),
     `between_processes`  of the run: the standard deviation of log ratios between processes, in excess of their visits',
-    `ratio`    ratio to the baseline implementation, with its interval `ratio_low`, `ratio_high`,
+    `baseline`  name of the run's baseline implementation,
+    `ratio`    ratio to it, with its interval `ratio_low`, `ratio_high`,
     `speedup`  1 / `ratio`,
     `spread`   interquartile range over median,
     `tflops_per_s`  `flops` over the median,
@@ -195,7 +196,7 @@ def _judge(rows: Iterable[Object], over: Ratios, run: Run) -> None:
         it = over[one].get(run.baseline_impl, ratios.UNKNOWN)
         state, low, high = ranks.get(one, (None, math.nan, math.nan))
         row |= {
-            "over": over[one], "wrong": one in wrong, "rank_low": low, "rank_high": high, "ratio": it.value,
-            "ratio_low": it.low, "ratio_high": it.high, "speedup": 1 / it.value, "standing": state,
-            "tied": state in (ratios.FASTEST, ratios.TIED), "leads": right[:1] == [one],
+            "over": over[one], "baseline": run.baseline_impl or None, "ratio": it.value, "ratio_low": it.low,
+            "ratio_high": it.high, "speedup": 1 / it.value, "wrong": one in wrong, "standing": state, "rank_low": low,
+            "rank_high": high, "tied": state in (ratios.FASTEST, ratios.TIED), "leads": right[:1] == [one],
         }  # fmt: skip

@@ -183,6 +183,8 @@ def test_a_page_with_another_baseline(results, small, tmp_path, printed, refusal
     asked = ["--results", results, "--out", tmp_path / "out"]
     assert "faster than fused" in printed(*asked)
     assert "faster than" not in printed(*asked, "--baseline", "sdpa")
+    rows = pd.read_csv(tmp_path / "out" / "0001_x" / "rows.csv")
+    assert {*rows["baseline"]} == {"sdpa"} and {*rows["ratio"][rows["impl"] == "sdpa"]} == {1}
     assert "--baseline flash: 0001_x has times of fused, sdpa" in refusal(*asked, "--baseline", "flash")
 
 
