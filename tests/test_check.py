@@ -1,6 +1,7 @@
 """`python -m bench check`: results for right and wrong kernels, without timing."""
 
 import json
+import re
 
 import pytest
 
@@ -237,8 +238,12 @@ def test_programs_get_a_list_of_objects(in_process, capsys):
         *("wrong", "wrong", "wrong", "unsupported"),
     ]
     first, last = found[0], found[3]
+    (keys,) = re.findall(
+        r"^\| `check` \| (`impl`.*) \|$", (CHECKOUT / "docs" / "commands.md").read_text(), re.MULTILINE
+    )
+    assert first.keys() == {*re.findall(r"`(\w+)`", keys)}
     assert (first["impl"], first["problem"]) == ("no_mask", "mode=forward")
-    assert "error" in first["detail"] and first["case"] == "B1-T64-H2-D_h64-float32-cpu-scope=core"
+    assert "error" in first["detail"] and first["id"] == "B1-T64-H2-D_h64-float32-cpu-scope=core"
     assert last["detail"] == "no_mask does not support softcap"
     assert check.main(["mine:missing"]) == 3
     assert "module mine has no attribute 'missing'" in capsys.readouterr().err

@@ -116,8 +116,8 @@ class Result:
     impl: str
     problem: str
     """Axes that differ from the defaults of `check`."""
-    case: str
-    """The case's id."""
+    id: str
+    """Of the case."""
     outcome: str = PASSED
     """`passed`, or a reason of `bench.cases.outcome`."""
     detail: str | None = None

@@ -79,10 +79,9 @@ def advise(every: Rows, rows: Rows, asked: Values, wrong: Collection[str]) -> Ob
 def choice(case: Case) -> Object:
     """Return the recommendation for one case.
 
-    `fastest`, the implementation with the smallest median, its `seconds` and `bytes`, and its `standing` (see
+    `fastest`, the implementation with the smallest median, with its `median` and `peak_bytes`, and its `standing` (see
     `ratios.ranks`), None without intervals; `ties`, those tied with it; `not_resolved`, those that may be faster or 1.5
-    times slower; `next_best` and its time relative to the fastest, `ahead`, with interval `ahead_low`, `ahead_high`; the
-    `verdict` in words.
+    times slower; `next_best` and its `slowdown` with the interval `slowdown_low`, `slowdown_high`; the result as `text`.
     """
     best, *others = case.ranked
     row, following = best.row, others[0] if others else Mark("", "")
@@ -95,10 +94,10 @@ def choice(case: Case) -> Object:
     }
     found = {
         "id": case.id, **{axis: row[axis] for axis in (LAYER, *AXIS_NAMES)},
-        "fastest": best.impl, "seconds": row["median"], "bytes": row["peak_bytes"], "standing": row["standing"],
+        "fastest": best.impl, "median": row["median"], "peak_bytes": row["peak_bytes"], "standing": row["standing"],
         "next_best": following.impl or None,
-        "ahead": following.slowdown, "ahead_low": following.low, "ahead_high": following.high,
-        "verdict": "; ".join(text for text, holds in parts.items() if holds), "ties": ties, "not_resolved": open_,
+        "slowdown": following.slowdown, "slowdown_low": following.low, "slowdown_high": following.high,
+        "text": "; ".join(text for text, holds in parts.items() if holds), "ties": ties, "not_resolved": open_,
     }  # fmt: skip
     return {key: None if value != value else value for key, value in found.items()}
 

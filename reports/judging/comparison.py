@@ -49,7 +49,7 @@ VARIANTS = ("base", "head")
 class Change:
     """A fact that should be equal and isn't. `worse` if it counts as a regression: memory beyond the margin."""
 
-    what: str
+    column: str
     base: Any
     head: Any
     worse: bool
@@ -127,10 +127,10 @@ class Comparison:
 
 def changes(margin: float, base: Row, head: Row) -> Iterator[Change]:
     """Yield the changes of a cell's exact facts."""
-    for what in EXACT:
-        before, after = base.get(what), head.get(what)
+    for column in EXACT:
+        before, after = base.get(column), head.get(column)
         if before is not None and after is not None and before != after:
-            yield Change(what, before, after, worse=what == "peak_bytes" and after > before * (1 + margin))
+            yield Change(column, before, after, worse=column == "peak_bytes" and after > before * (1 + margin))
 
 
 def worst_first(cell: Cell) -> tuple[bool, int, float]:

@@ -99,12 +99,12 @@ def _table(title: str, advised: Mapping[str, Any], always: Sequence[str] = ()) -
     axes, rows = advised["axes"] or always, []
     for cell in advised["cells"]:
         setting = words.setting({axis: cell[axis] for axis in axes} or cell, always=[*axes, "T", "H"])
-        slower = units.interval(cell["ahead_low"], cell["ahead_high"]) if cell["ahead_low"] else units.MISSING
+        slower = units.interval(cell["slowdown_low"], cell["slowdown_high"]) if cell["slowdown_low"] else units.MISSING
         following = cell["next_best"] or units.MISSING
         tied = f" with {following}"  # which the column before names
-        verdict = cell["verdict"].replace(f"{tied} and ", ", like ").removesuffix(tied).removesuffix("faster")
-        memory = units.MISSING if cell["bytes"] is None else units.memory(cell["bytes"])
-        first = (setting, cell["fastest"], units.seconds(cell["seconds"]), memory)
+        verdict = cell["text"].replace(f"{tied} and ", ", like ").removesuffix(tied).removesuffix("faster")
+        memory = units.MISSING if cell["peak_bytes"] is None else units.memory(cell["peak_bytes"])
+        first = (setting, cell["fastest"], units.seconds(cell["median"]), memory)
         rows.append((*first, following, verdict if verdict.startswith(slower) else f"{slower} {verdict}".strip()))
     wrong = f"Left out, wrong somewhere in this run: {', '.join(advised['left_out'])}." if advised["left_out"] else ""
     on_gpu = any(cell["device"] == "cuda" for cell in advised["cells"])

@@ -198,10 +198,10 @@ def counted(this: Comparison) -> str:
         impls = plural(len(this.implementations), "timed implementation")
         counts = f"of {impls} {of_impls}; of {plural(len(this.cells), 'cell')} {counts}"
     facts = Counter(
-        "more memory" if change.worse else f"another {change.what}"
+        "more memory" if change.worse else f"another {change.column}"
         for cell in this.cells
         for change in cell.changes
-        if change.worse or change.what in ("kernel", "error")
+        if change.worse or change.column in ("kernel", "error")
     )
     more = [f"{plural(count, 'cell')} with {part}" for part, count in facts.items()]
     return "; ".join(filter(None, [this.unjudged, counts, *more]))
@@ -245,7 +245,7 @@ def as_data(this: Comparison) -> Object:
         "counts": this.counts,
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),
-        "implementations": this.implementations,
+        "implementations": {name: _verdict_data(it) for name, it in this.implementations.items()},
         "notes": [as_typed(note, here=False) for note in this.notes],
         "machine": this.machine,
         "commands": [as_typed(command, here=False) for command in this.commands],
@@ -258,11 +258,16 @@ def _cell_data(cell: Cell) -> Object:
         "impl": cell.impl,
         "id": cell.id,
         "regressed": cell.regressed,
-        "base_seconds": cell.base,
-        "head_seconds": cell.head,
-        **vars(cell.verdict),
+        "base_median": cell.base,
+        "head_median": cell.head,
+        **_verdict_data(cell.verdict),
         "changes": [{**vars(change), "text": changed(change)} for change in cell.changes],
     }
+
+
+def _verdict_data(it: Verdict) -> Object:
+    ratios = {"ratio": it.ratio, "ratio_low": it.low, "ratio_high": it.high}
+    return {"verdict": it.word, "reason": it.reason, **ratios, "detectable": it.detectable}
 
 
 def _reason(found: Verdict) -> str:
@@ -340,7 +345,7 @@ def _change(found: Verdict, base: str = "") -> str:
 
 def changed(change: Change) -> str:
     """Format a changed fact: 'kernel flash → math'."""
-    if change.what == "peak_bytes":
+    if change.column == "peak_bytes":
         size = ""
         if change.base and change.head:
             ratio = change.head / change.base
@@ -349,10 +354,10 @@ def changed(change: Change) -> str:
         if before == after:  # it changed all the same
             before, after, size = f"{change.base:,.0f}", f"{change.head:,.0f} B", ""
         return f"memory {before} → {after}{size}"
-    if change.what == "error":
+    if change.column == "error":
         digits = 4 if f"{change.base:.4g}" != f"{change.head:.4g}" else 9
         return f"error {change.base:.{digits}g} → {change.head:.{digits}g}"
-    return f"{change.what} {change.base} → {change.head}"
+    return f"{change.column} {change.base} → {change.head}"
 
 
 def _is_news(cell: Cell) -> bool:

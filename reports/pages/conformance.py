@@ -43,13 +43,13 @@ def _read(path: Path) -> list[Object]:
     """Read the output of `check --json`, with the device in the version of torch; raises `RunError` for other files."""
     try:
         found: list[Object] = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {**dict.fromkeys(("torch", "impl", "problem", "case", "outcome"), str), "detail": str | None}
+        kinds = {**dict.fromkeys(("torch", "impl", "problem", "id", "outcome"), str), "detail": str | None}
         if not found or not all(isinstance(it[key], of) for it in found for key, of in kinds.items()):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "strerror", None) or "no output of `python -m bench check --json`"
         raise RunError(f"{path}: {why}") from None
-    return [it | {"torch": it["torch"] + " on a GPU" * ("-cuda" in it["case"])} for it in found]
+    return [it | {"torch": it["torch"] + " on a GPU" * ("-cuda" in it["id"])} for it in found]
 
 
 def text(found: Sequence[Object]) -> str:

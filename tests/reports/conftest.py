@@ -1,11 +1,13 @@
 """Fixtures for the tests of reports: a small stored run with numbers that can be checked by hand, and a results folder."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import synthetic_runs as synthetic
 
+from reports import CHECKOUT
 from reports.__main__ import main
 from reports.reading import runs
 from stats import arguments
@@ -24,6 +26,14 @@ def at_the_root():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "_HOME", ".")
         yield
+
+
+@pytest.fixture
+def documented():
+    """Keys of each object of JSON, by docs/commands.md."""
+    section = (CHECKOUT / "docs" / "commands.md").read_text().partition("## Read JSON\n")[2]
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    return {of: {*re.findall(r"`(\w+)`", keys)} for of, keys in rows}
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_more_memory_regresses_though_the_time_improved_and_another_kernel_is_re
     assert found.code == code
     assert summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ") == (code == 1)
     [change] = found.cells[0].changes
-    assert ({change.what: change.head}, change.worse) == (changed, code == 1)
+    assert ({change.column: change.head}, change.worse) == (changed, code == 1)
 
 
 def test_texts_of_files_are_not_interpreted_as_markup(saved, printed):

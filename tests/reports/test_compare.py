@@ -125,7 +125,7 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
         this = compared(tracked.run(1, extra={"case_hash": "a"} if "extra" in other else None), head)
         [change] = [change for cell in this.cells for change in cell.changes]
-        assert this.code == 2 and change.what == "peak_bytes" and not change.worse
+        assert this.code == 2 and change.column == "peak_bytes" and not change.worse
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
@@ -168,7 +168,19 @@ def test_json_is_strict(command, tmp_path):
     command(tracked.run(1), head, "--json", tmp_path / "x.json", code=1)
     data = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
     assert data["counts"] == {"REGRESSED": 4, "GONE": 4, "INCONCLUSIVE": 4}
-    assert next(cell for cell in data["cells"] if cell["word"] == "GONE")["ratio"] is None
+    assert next(cell for cell in data["cells"] if cell["verdict"] == "GONE")["ratio"] is None
+
+
+def test_keys_of_json_are_documented(command, documented, tmp_path):
+    base = tracked.run(1)
+    tracked.cells(base, "sdpa")[0]["extra_info"]["kernel"] = "another"
+    command(base, tracked.run(2), "--json", tmp_path / "x.json", code=0)
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert found.keys() == documented["`compare`, `ab`"]
+    assert [it.keys() for it in found["implementations"].values()] == 3 * [documented["`implementations`"]]
+    (cell,) = (it for it in found["cells"] if it["changes"])
+    assert cell.keys() == documented["`cells`"] | documented["`implementations`"]
+    assert cell["changes"][0].keys() == documented["`changes`"]
 
 
 def test_no_printed_line_ends_in_spaces(command, monkeypatch):

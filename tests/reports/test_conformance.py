@@ -7,7 +7,7 @@ import pytest
 
 def found(torch, impl, problem, outcome, detail=None, device="cpu"):
     case = f"B1-T64-H2-D_h64-float32-{device}"
-    return {"torch": torch, "impl": impl, "problem": problem, "case": case, "outcome": outcome, "detail": detail}
+    return {"torch": torch, "impl": impl, "problem": problem, "id": case, "outcome": outcome, "detail": detail}
 
 
 def test_versions_that_differ_have_a_mark_each(tmp_path, printed):

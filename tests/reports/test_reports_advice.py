@@ -7,6 +7,7 @@ import synthetic_runs as synthetic
 
 from reports.judging import advice
 from reports.judging.rows import rows_of
+from reports.reading.axes import AXIS_NAMES
 
 
 def advised(run, asked=None):
@@ -20,7 +21,7 @@ def test_without_significant_differences_the_smallest_median_is_chosen(as_run):
     for row in data["benchmarks"]:
         synthetic.sampled(row, [row["stats"]["median"]], 1)
     told = advised(as_run(data))["cells"]
-    assert [(it["fastest"], it["seconds"], it["standing"], it["ties"]) for it in told] == [
+    assert [(it["fastest"], it["median"], it["standing"], it["ties"]) for it in told] == [
         ("sdpa", 64e-3, None, []), ("sdpa", 256e-3, None, []),
     ]  # fmt: skip
 
@@ -85,6 +86,17 @@ def test_a_models_table_has_its_layers_and_the_lengths_that_are_asked_for(as_run
     assert told("--model", "llama3-8b", "--T", "512", "--mode", "decode") == {"global": [1]}
     assert told("--model", "llama3-8b", "--dtype", "float32") == {"global": [64, 512]}
     assert told("--model", "gemma3-4b") == {"local": [1024, 2048], "global": [1024]}
+
+
+def test_keys_of_json_are_documented(as_run, printed, documented):
+    run = of_models(as_run, {"T": 64, **LLAMA})
+    found, of_model = (
+        json.loads(printed("advise", "--run", run, "--json", *more)) for more in ((), ("--model", "llama3-8b"))
+    )
+    keys = documented["`advise`"] - {"model", "layers"}
+    assert found.keys() == keys and found["cells"][0].keys() == documented["`cells` of `advise`"] | {*AXIS_NAMES}
+    assert of_model.keys() | of_model["layers"]["global"].keys() == documented["`advise`"]
+    assert of_model["layers"]["global"].keys() == keys - {"run", "date", "commit"} and "cells" not in of_model
 
 
 def test_a_models_layer_in_another_dtype_is_named_and_its_case_not_again_by_the_model(as_run, printed, refusal):
