@@ -33,6 +33,8 @@ def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path):
         "B1-T32-H8-D_h64-float32-cpu-mask=none",
     ]
     assert {it.dtype for it in cases(tmp_path, "own.json", content, dtype="bfloat16")} == {"bfloat16"}
+    table = "T,H,sinks,window\n64,4,on,none\n128,4,on,none\n"
+    assert cases(tmp_path, "own.csv", table) == cases(tmp_path, "own.json", content)[:2]
 
 
 def test_a_record_that_names_a_model_has_its_heads(tmp_path):

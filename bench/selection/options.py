@@ -77,7 +77,8 @@ OPTIONS = tuple(name for name in AXES if name != "model")
 CELLS: dict[str, tuple[str, str]] = {
     "sweep": ("NAME", f"which cases: {', '.join(SWEEPS)} (default: quick); the axes below replace its values"),
     "model": ("NAMES", "the attention layers of these models (`list` shows them), or of a config.json of transformers"),
-    "cases": ("FILE", "the cases in this file: JSON of axes, flashinfer-bench workloads, vLLM batches, or lengths of requests"),
+    "cases": ("FILE", "the cases in this file: JSON or CSV of axes, flashinfer-bench workloads, vLLM batches, or lengths of "
+                       "requests"),
     "impl": ("NAMES", "which implementations, as NAME,NAME: NAME+compile, NAME+max-autotune or NAME+reduce-overhead (on a "
                       "GPU) for a compiled form; NAME=package.module:attr for a kernel or layer of your own, "
                       "NAME=kernels:PATH#FUNCTION for one in a kernel repository of Hugging Face"),
