@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         help="one thread, pinned to one core, and an allocator that keeps freed memory",
     )
     parser.add_argument("--case", help=argparse.SUPPRESS)  # a node replaces it
-    parser.add_argument("--benchmark-storage", metavar="URI", help="folder of results (default: results/)")
+    parser.add_argument("--benchmark-storage", metavar="DIR", help="folder of results (default: results/)")
     group = parser.add_argument_group("on many machines")
     group.add_argument("--cluster", choices=ENGINES, help="measure on the nodes of a cluster")
     group.add_argument(
@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_pair,
         default=[],
-        help="an option of sbatch, with underscores, as account=NAME or time=60; may be repeated",
+        help="an option of sbatch, with underscores, as account=NAME or time=60 (minutes); may be repeated",
     )
     return parser
 

@@ -119,10 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("-v", "--verbose", action="store_true", help="print every case's table, too")
     printed.add_argument("-q", "--quiet", action="store_true", help="print only the page's path")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR",
-        help="where pages go (default: ./reports/out; for runs of the checkout its reports/out)",
-    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where pages go (default: reports/out)")
     return parser
 
 

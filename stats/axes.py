@@ -162,7 +162,7 @@ class Axes:
     threads: int | None = axis(
         "intra-op threads on the CPU (default: torch's own)", default=None, most=1024, if_varying=True
     )
-    mode: str = axis("what a call computes", default="forward")
+    mode: str = axis("what a call computes, such as backward", default="forward")
     scope: str = axis(
         "layer: attention with its projections; core: attention alone, from q, k, v to o; with --model also block: a decoder "
         "block of transformers, and model: two blocks, embedding and head",
