@@ -314,7 +314,8 @@ def test_building_extensions_leaves_time_for_replicates(command):
 
 
 def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(command, repository, monkeypatch):
-    command("--save x")
+    saved = command("--save x").saved
+    assert f" --base {saved['sides']['base']['commit'][:10]} " in saved["command"]
     (file,) = repository.glob("results/*/ab/0001_x.json")
     git(repository, "commit", "-qam", "HEAD is another commit than it was")
     monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: fingerprint() | {"threads": 64})  # of this process

@@ -81,7 +81,9 @@ def measure(given: Record, results: Path | None = None, once: str = "") -> Path:
 
             found = compare(plan, left, [*earlier.get("pairs", ()), *journal.lines], keep)
             tested = [*summary(folder, plan.margin)]
-            whole = found | about | {"command": earlier.get("command", command(options)), "self_test": tested}
+            ids = {variant: it.commit[:10] for variant, it in plan.variants.items() if it.commit}
+            again = command(argparse.Namespace(**vars(options) | ids))  # HEAD may be another commit later
+            whole = found | about | {"command": earlier.get("command", again), "self_test": tested}
             saved = save(folder, options.save or strftime("%Y%m%d_%H%M%S"), whole, indent=None)
             return saved
         finally:

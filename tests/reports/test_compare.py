@@ -192,6 +192,16 @@ def test_no_printed_line_ends_in_spaces(command, monkeypatch):
     assert without_padding("\x1b[1ma b \x1b[0m \n c  \n") == "\x1b[1ma b\x1b[0m\n c\n"
 
 
+def test_the_commands_that_repeat_a_comparison_name_runs_and_code(results):
+    made = {"0001_a b": {"commit_info": {"id": "c" * 40, "dirty": True}}, "0002_x": {"commit_info": {}}}
+    base, head = (runs.read(synthetic.save(tracked.run(1, **of), results, name)) for name, of in made.items())
+    assert compare(base, head).commands == [
+        f"{base.command}  # 0001_a b, at {'c' * 10}, with changes",
+        f"{head.command}  # 0002_x, at an unknown commit",
+        "python -m reports compare '0001_a b' 0002_x --margin 0.05",
+    ]
+
+
 def test_caveats_of_a_comparison(compared):
     base = tracked.run(1, complete=False, state={"environment": {"OMP_PROC_BIND": "true"}})
     machine = {**synthetic.MACHINE, "python": "3.14.0"}
