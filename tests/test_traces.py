@@ -23,15 +23,17 @@ def test_every_row_names_its_trace_and_is_otherwise_the_same(in_process, suite, 
     """Except calls with too many operators; also of a run that was interrupted behind its timing."""
     (tmp_path / "own.py").write_text("from torch.nn.functional import scaled_dot_product_attention as sdpa\n")
     cells = ("--impl", "loop,fused,ö+x=own:sdpa", "--T", "64", "--H", "1", "--dtype", "float32")
+    here = tmp_path / "a folder"
+    stored = (f"--benchmark-storage={here}/results",)
     with monkeypatch.context() as patch:
         patch.setattr(Measuring, "_finish", mock.Mock(side_effect=KeyboardInterrupt))
-        suite("--save-traces", "--benchmark-save=x", *cells, fine=(2,))
-    assert "traces: `tensorboard --logdir " in suite("--resume", "x").stdout
-    data = only_run(tmp_path)
+        suite("--save-traces", "--benchmark-save=x", *cells, *stored, fine=(2,))
+    assert "traces: `tensorboard --logdir '" in suite("--resume", "x", *stored).stdout
+    data = only_run(here)
     found = {row["extra_info"]["impl"]: row["extra_info"] for row in data["benchmarks"]}
     assert "trace" not in found.pop("loop")
-    paths = {name: tmp_path / "results" / row["trace"] for name, row in found.items()}
-    assert {*paths.values()} == {*(tmp_path / "results/traces").rglob("*.gz")}
+    paths = {name: here / "results" / row["trace"] for name, row in found.items()}
+    assert {*paths.values()} == {*(here / "results/traces").rglob("*.gz")}
     for name, operator in (("fused", "aten::bmm"), ("ö+x", "aten::scaled_dot_product_attention")):
         assert {"aten::mm", operator} <= operators_in(paths[name])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -287,7 +288,9 @@ def interpreter(given: str) -> tuple[str, str]:
         raise UsageError(f"{given} can't be started: {error.strerror}") from None
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
-        raise UsageError(f"{given} can't run the suite ({why}): `{given} -m pip install torch numpy psutil`")
+        raise UsageError(
+            f"{given} can't run the suite ({why}): `{shlex.quote(given)} -m pip install torch numpy psutil`"
+        )
     return path, done.stdout
 
 

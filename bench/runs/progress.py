@@ -85,7 +85,8 @@ class Progress:
             out.write_line(wrapped(line))
         results = run.folder.parent
         if traces := [path for row in rows if (path := row["extra_info"].get("trace"))]:
-            out.write_line(f"traces: `tensorboard --logdir {results / Path(traces[0]).parents[1]}`")
+            folder = results / Path(traces[0]).parents[1]
+            out.write_line(f"traces: `tensorboard --logdir {shlex.quote(str(folder))}`")
         if run.name and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             out.write_line("nothing was saved: no cell is selected")
         usual = results == results_root(out.config.invocation_params.dir, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
         if not found:
             in_any = {**asked, "dtype": "any"}  # what is asked for needn't be the layer's
             others = [row["dtype"] for _, rows in known for row in advice.of_layer(rows, layer, in_any)]
-            how = f"measure it with `pytest bench/ --model {options.model} --benchmark-save=NAME`"
+            how = f"measure it with `pytest bench/ --model {shlex.quote(options.model)} --benchmark-save=NAME`"
             how = f"in {others[0]} it was: --dtype {others[0]}" if others else how
             missing.append(f"no {kind} layer of {options.model} was measured here; {how}")
         for run, of in found:

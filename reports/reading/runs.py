@@ -7,6 +7,7 @@ import fnmatch
 import glob
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,7 +237,7 @@ def _names(file: Path) -> tuple[str, ...]:
 
 def _unknown(name: str, wanted: str, known: Iterable[Path], results: Path) -> str:
     if wanted and [*results.glob(f"*/{glob.escape(wanted)}.*.journal")]:
-        return f"run {name!r} is not finished: `pytest bench/ --resume {wanted}` finishes it"
+        return f"run {name!r} is not finished: `pytest bench/ --resume {shlex.quote(wanted)}` finishes it"
     stems = list(dict.fromkeys(f.stem for f in known))
     if not stems:
         return f"no run {name!r}: {nothing_in(results)}"

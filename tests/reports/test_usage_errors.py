@@ -24,7 +24,7 @@ OF_RUNS = [
     ),
     ("bas", "did you mean '0001_base'?"),
     (f"base --out {TINY}/out", "out/0001_base: Not a directory"),
-    ("killed", "run 'killed' is not finished: "),
+    ("'a killed one'", "`pytest bench/ --resume 'a killed one'` finishes it"),
     ("history run", ""),
     ("baseline", ""),
     ("baseline set", ""),
@@ -69,7 +69,7 @@ ADVISE = [
 def test_a_mistake_is_one_line(arguments, said, results, refusal):
     for name in ("0001_base", "0002_head"):
         path = synthetic.save(synthetic.by_length({"sdpa": 1e-3}, (512,), dtype="bfloat16"), results, name)
-    path.with_name("killed.20261126T0915-1.journal").touch()
+    path.with_name("a killed one.20261126T0915-1.journal").touch()
     results.with_name("empty").mkdir()
     assert said in refusal(*shlex.split(arguments))
 
