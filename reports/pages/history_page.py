@@ -31,7 +31,7 @@ from .tables import Table
 HEADINGS = ("run", "when", "commit", "torch", "median", "spread", "change", "notes")
 """Column headings of a cell's table."""
 
-COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "seconds", "low", "high", *Point._fields[3:])
+COLUMNS = ("impl", "id", "run", "date", "commit", "torch", "python", "baseline", *Point._fields)
 
 MOST_RUNS, WIDEST, STILL = 20, 0.25, 0.03
 """Runs of the heat map, the change with the darkest shade, and the share above which faster is marked."""
@@ -81,11 +81,12 @@ def write(this: History, folder: Path) -> Path:
         OSError: the folder can't be made or written to.
     """
     rows = [
-        (one.impl, one.id, run.name, run.date, run.commit.get("id"), *map(run.machine.get, ("torch", "python")), *point)
+        (one.impl, one.id, run.name, run.date, run.commit_id, *map(run.machine.get, ("torch", "python")),
+         run.baseline_impl, *point)
         for one in this.series
         for at, point in one.points.items()
         for run in [this.runs[at]]
-    ]
+    ]  # fmt: skip
     return page.save_page(folder, html(this), points=pd.DataFrame(rows, columns=COLUMNS))
 
 

@@ -6,6 +6,7 @@ import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic_runs as synthetic
 import tracked_runs as tracked
@@ -295,7 +296,13 @@ def test_a_long_history_names_the_newest_runs_and_draws_all(results, written, tm
     assert [line[0] for line in chapter.table.rows] == marked[::-1]
     page = written()
     assert "The newest 40 points" in page and "2 cells without a detected change" in page
-    assert (tmp_path / "out" / "history" / "points.csv").read_text().count("\n") == 1 + 60 * 3
+    points = pd.read_csv(tmp_path / "out" / "history" / "points.csv")
+    assert len(points) == 60 * 3 and {*points["baseline"]} == {"fused"}
+    main(["export", "60", "--results", str(results), "-o", str(tmp_path / "x.csv")])
+    rows, last = pd.read_csv(tmp_path / "x.csv"), points[points["run"] == "0060_night"]
+    columns = points.columns.drop(["python", "ratio"])  # these files have no ratio
+    same = (it.sort_values("impl", ignore_index=True)[columns] for it in (rows, last))
+    pd.testing.assert_frame_equal(*same)
 
 
 def test_the_map_leaves_out_what_the_newest_runs_did_not_measure(results):
