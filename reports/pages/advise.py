@@ -72,7 +72,7 @@ def _show(options: argparse.Namespace, run: Run, tables: Mapping[str, dict[str, 
     if options.json:
         origin = {"run": run.name, "date": run.date, "commit": run.commit_id}
         content = {"model": options.model, "layers": tables} if options.model else tables[""]
-        print(json.dumps({**origin, **content}, indent=2, ensure_ascii=False, allow_nan=False, default=advice.typed))
+        print(json.dumps({**origin, **content}, indent=2, allow_nan=False, default=advice.typed))
         return
     title = f"from run {run.name}" + (f" of {run.date[:10]}" if run.date else "")
     if options.model:
