@@ -186,7 +186,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         notes,
         machine=head.machine,
         commands=[
-            *(f"{run.command}  # {run.name}, at {_code(run)}" for run in (base, head)),
+            *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
             f"python -m reports compare {shlex.join([base.name, head.name])} --margin {margin:g}",
         ],
         implementations=implementations,
@@ -194,11 +194,6 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         of_interest=tuple(changed),
         unjudged=unjudged,
     )
-
-
-def _code(run: Run) -> str:
-    """Return 'a1b2c3d4e5, with changes', or 'an unknown commit'."""
-    return f"{run.commit_id or 'an unknown commit'}{', with changes' * bool(run.commit.get('dirty'))}"
 
 
 def _cells(run: Run) -> Mapping[Key, Row]:

@@ -257,12 +257,12 @@ def _lines(series: Series, this: History) -> dict[int, Sequence[str]]:
         entries = this.baselines.get(at, ())
         notes += [f"baseline, accepted: {it.reason}" if it.reason else "baseline" for it in entries]
         if notes or at in newest:
-            run, commit = this.runs[at], this.runs[at].commit_id
+            run = this.runs[at]
             before = series.points[series.before[at]].median if at in series.before else math.nan
             found[at] = (
                 run.name,
                 run.when or units.MISSING,
-                f"{commit}{', with changes' if run.commit.get('dirty') else ''}" if commit else units.MISSING,
+                run.commit_id or units.MISSING,
                 str(run.machine.get("torch") or units.MISSING),
                 units.seconds(point.median, 4),
                 f"{units.seconds(point.q1, 4)} to {units.seconds(point.q3, 4)}",

@@ -83,11 +83,11 @@ class Run:
 
     @property
     def commit_id(self) -> str:
-        """First ten digits of the commit; empty if there was none (pytest-benchmark's `unversioned`: no repository, and
-        `unknown`: no commit in it).
+        """First ten digits of the commit, followed by `-dirty` if files had changes, as git describes it; empty if there was
+        none (pytest-benchmark's `unversioned`: no repository, and `unknown`: no commit in it).
         """
         known = str(self.commit.get("id") or "")
-        return "" if known in ("unversioned", "unknown") else known[:10]
+        return "" if known in ("", "unversioned", "unknown") else known[:10] + "-dirty" * bool(self.commit.get("dirty"))
 
     @property
     def committed(self) -> str:

@@ -196,7 +196,7 @@ def test_the_commands_that_repeat_a_comparison_name_runs_and_code(results):
     made = {"0001_a b": {"commit_info": {"id": "c" * 40, "dirty": True}}, "0002_x": {"commit_info": {}}}
     base, head = (runs.read(synthetic.save(tracked.run(1, **of), results, name)) for name, of in made.items())
     assert compare(base, head).commands == [
-        f"{base.command}  # 0001_a b, at {'c' * 10}, with changes",
+        f"{base.command}  # 0001_a b, at {'c' * 10}-dirty",
         f"{head.command}  # 0002_x, at an unknown commit",
         "python -m reports compare '0001_a b' 0002_x --margin 0.05",
     ]
