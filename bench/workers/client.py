@@ -139,18 +139,18 @@ class WorkerClient:
 
     def receive(self) -> Reply:
         """Return the reply to the request sent; raises as `ask` does."""
-        if not select.select([self], [], [], self.left)[0]:
-            raise self._lose(f"{self._place()}{self._overdue}", "timeout")
-        try:
-            reply: Reply = json.loads(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            with suppress(subprocess.TimeoutExpired):  # it closed the pipe alone
-                self._process.wait(self.left)
-                raise self._lose(self._exit_reason()) from None
-            raise self._lose(f"{self._place()}{self._overdue}", "timeout") from None
-        if "failed" in reply:
-            raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
-        return reply
+        if select.select([self], [], [], self.left)[0]:
+            try:
+                reply: Reply = json.loads(self._pipe.recv_bytes())
+            except (EOFError, OSError):
+                with suppress(subprocess.TimeoutExpired):  # it closed the pipe alone
+                    self._process.wait(self.left)
+                    raise self._lose(self._exit_reason()) from None
+            else:
+                if "failed" in reply:
+                    raise (self._lose if reply["unusable"] else Skip)(reply["detail"], reply["failed"])
+                return reply
+        raise self._lose(f"{self._place()}{self._overdue}", "timeout")
 
     def fileno(self) -> int:
         """Return the descriptor of the pipe, for waiting on several workers."""
