@@ -156,8 +156,10 @@ class Built:
 
 
 def _tensors(output: Any, most: int | None = None) -> list[Tensor]:
-    """Return the tensors that a call returned, of a tuple those among the first `most` entries."""
-    return [output] if isinstance(output, Tensor) else [x for x in output[:most] if x is not None]
+    """Return the tensors that a call returned, of a tuple those among the first `most` entries; of another type none."""
+    if isinstance(output, Tensor):
+        return [output]
+    return [x for x in output[:most] if x is not None] if isinstance(output, tuple) else []
 
 
 def check_fits(cell: Cell) -> None:
@@ -296,8 +298,7 @@ class MeasuredCalls:
         """Find whether torch allocated the output of an eager module's core: it can resize what it allocated."""
 
         def see(module: nn.Module, given: object, output: Any) -> None:
-            found = [x for x in _tensors(output) if type(x) is Tensor] if isinstance(output, Tensor | tuple) else []
-            self.own_memory |= not all(x.untyped_storage().resizable() for x in found)
+            self.own_memory |= not all(x.untyped_storage().resizable() for x in _tensors(output) if type(x) is Tensor)
 
         module, cell = self.built.call.module, self.built.cell
         core = getattr(module, "core", module)
@@ -310,8 +311,6 @@ class MeasuredCalls:
     def time(self) -> Any:
         """Return the output of a timed call; raises if its work continues after it returns."""
         output = self._resident()
-        if not isinstance(output, Tensor | tuple):
-            return output
         found = _tensors(output)
         with threads(1):  # another worker may make a call
             kept = copies(found)
