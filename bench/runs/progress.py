@@ -67,8 +67,8 @@ class Progress:
 
     def _show(self, out: pytest.TerminalReporter, exitstatus: int) -> None:
         run, headline = self.run, ""
-        parts = ((what, f"{seconds:.1f} s") for what, seconds in Counter(run.spent).most_common())
-        spent = ", ".join(f"{what} {text}" for what, text in parts if text != "0.0 s")
+        parts = Counter(run.spent).most_common()
+        spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in parts if seconds >= 0.05)
         lines = [
             *skips(run.skips),
             undeclared(it["detail"] for it in run.skips),
@@ -118,9 +118,9 @@ def skips(skipped: Sequence[Mapping[str, str]]) -> list[str]:
     """Return one line per reason for missing rows, up to numbers in it; declared limits are counted together."""
     found: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for entry in skipped:
-        declared = entry["reason"] == "unsupported" and entry["detail"].startswith(entry["impl"])
-        what = "" if declared else without_numbers(entry["detail"])
-        found.setdefault((entry["reason"], what, entry["impl"] * (entry["reason"] in FAILURES)), []).append(entry)
+        reason, impl, detail = entry["reason"], entry["impl"], entry["detail"]
+        what = "" if reason == "unsupported" and detail.startswith(impl) else without_numbers(detail)
+        found.setdefault((reason, what, impl * (reason in FAILURES)), []).append(entry)
     return [_skip(*key[:2], found[key]) for key in sorted(found, key=lambda key: key[0] in FAILURES)]
 
 
