@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from impls import Impl
 
 from .case import Case
-from .counting import flops
+from .counting import flops, least_memory
 
 Key = tuple[str, str]
 """(impl, case id)"""
@@ -26,6 +26,11 @@ class Cell:
     @property
     def key(self) -> Key:
         return self.impl.name, self.case.id
+
+    @property
+    def least_memory(self) -> int:
+        """Least memory in bytes (`counting.least_memory`)."""
+        return least_memory(self.impl, self.case)
 
     @property
     def checked_alone(self) -> bool:

@@ -24,7 +24,7 @@ from stats.estimate import grouped, half_width
 from stats.shares import percent
 
 from ..cases.cells import Cell, Key
-from ..cases.counting import held_bytes, least_memory
+from ..cases.counting import held_bytes
 from ..cases.outcome import Skip, Wrong
 from ..selection.errors import UsageError
 from ..selection.options import clock_text
@@ -68,7 +68,7 @@ class Measuring:
             why = error.stderr.decode().partition("Error: ")[2].partition("\n")[0]
             raise UsageError(f"--device {run.selection.device} can't be used: {why}") from None
         processes = 1 + len({cell.impl.name for cell in cells if cell.impl.limits.alone})
-        used = processes * (PROCESS + max(least_memory(cell.impl, cell.case) for cell in cells))
+        used = processes * (PROCESS + max(cell.least_memory for cell in cells))
         self._alive = SIDE_BY_SIDE if run.selection.device == "cpu" and 4 * used < free else 1
         """Number of pools that are alive at the same time."""
         if run.processes == 1:

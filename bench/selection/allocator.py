@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from ctypes.util import find_library
 
 from ..cases.cells import Cell
-from ..cases.counting import least_memory
 from ..timing.devices.cpu import total_bytes
 from ..timing.malloc import KEEP, allocator_settings, chosen, has_glibc
 from .errors import UsageError
@@ -49,7 +48,7 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
 
 
 def _usual(cells: Sequence[Cell]) -> Mapping[str, str]:
-    sizes = (least_memory(cell.impl, cell.case) for cell in cells if cell.case.device == "cpu")
+    sizes = (cell.least_memory for cell in cells if cell.case.device == "cpu")
     largest = max(sizes, default=0)
     return KEEP if has_glibc() and TIMES * largest <= total_bytes() else {}
 

@@ -15,7 +15,7 @@ from impls.registry import GRAPHED
 from impls.weights import left_out
 
 from ..cases.cells import Cell
-from ..cases.counting import bytes_text, least_memory
+from ..cases.counting import bytes_text
 from ..cases.outcome import OutOfMemory, Skip, Unsupported, Wrong, name_check
 from ..checks.afterwards import check_idle_afterwards
 from ..checks.attention_problems import forget, problem_of
@@ -164,7 +164,7 @@ def _tensors(output: Any, most: int | None = None) -> list[Tensor]:
 
 def check_fits(cell: Cell) -> None:
     """Raise `OutOfMemory` if a cell can't fit; trying it on the CPU would get the process killed."""
-    needed, device = least_memory(cell.impl, cell.case), cell.case.device
+    needed, device = cell.least_memory, cell.case.device
     if needed > free_bytes(device):
         forget()
         decoder_problem.cache_clear()  # gradients of other cases' reference models

@@ -19,7 +19,6 @@ from impls.registry import eager_name
 
 from ..cases.case import Case
 from ..cases.cells import Cell
-from ..cases.counting import least_memory
 from ..cases.outcome import OutOfMemory, Skip, classify
 from ..cases.sweep import misfit
 from ..checks.afterwards import keeping_arithmetic, settle
@@ -214,7 +213,7 @@ class Tasks:
     def grow(self, impl: str, case: Reply) -> None:
         """Grow the heap beyond what a cell needs, so that no timed call faults pages, and memory layouts differ less."""
         cell = self._cell(impl, case)
-        size = min(GROWTH * least_memory(cell.impl, cell.case), SHARE * free_bytes("cpu"))
+        size = min(GROWTH * cell.least_memory, SHARE * free_bytes("cpu"))
         if cell.case.device == "cpu" and size >= MAPPED:
             torch.empty(int(size), dtype=torch.uint8).fill_(0)
 
@@ -278,7 +277,7 @@ class Tasks:
 
     def _give_way(self, cell: Cell) -> None:
         """Return the memory that malloc keeps if little is free: large blocks that don't fit into its gaps grow the heap."""
-        if cell.case.device == "cpu" and free_bytes("cpu") < SPARE * least_memory(cell.impl, cell.case):
+        if cell.case.device == "cpu" and free_bytes("cpu") < SPARE * cell.least_memory:
             release()
 
     def caching(self, what: str, usual: float, first: float) -> None:
@@ -296,7 +295,7 @@ class Tasks:
         be too small.
         """
         built: Built = self._ready[what]
-        fits = FREE * least_memory(built.cell.impl, built.cell.case) < free_bytes(built.cell.case.device)
+        fits = FREE * built.cell.least_memory < free_bytes(built.cell.case.device)
         return time_other_setting(lambda: built.time(1)[0], checked) if fits else {}
 
     def more(self, what: str, hot_s: float) -> Reply:
