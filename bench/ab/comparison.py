@@ -148,7 +148,7 @@ def _available_cells(plan: Plan, replies: Mapping[str, Reply]) -> tuple[Found, l
     found = {key: its for key, its in lacking.items() if len(its) < len(VARIANTS)}
     neither = [f"{' '.join(key)}: {its['head']}" for key, its in lacking.items() if key not in found]
     if not found:
-        raise UsageError(f"nothing to compare: {[*neither, 'no implementation in base or head'][0]}")
+        raise UsageError(f"nothing to compare: {neither[0]}")
     return found, neither
 
 
