@@ -47,13 +47,12 @@ def begin(config: pytest.Config) -> Run:
     config.option.benchmark_save = config.option.benchmark_autosave = None  # the suite itself saves, all or nothing
     journal, begun = _begun(folder, resume) if resume else (None, {})
     options, timing = asked(config) or begun.get("asked", {}), settle_timing(config, begun.get("timing", {}))
-    chosen = {name: value for name, value in timing.items() if name != "cell_timeout"}  # which changes no result
     if (seed := config.getoption("shuffle")) is None:
         seed = begun.get("seed", SystemRandom().randrange(1 << 32))
-    if begun and (
-        (options, seed) != (begun["asked"], begun.get("seed")) or not chosen.items() <= begun["timing"].items()
-    ):
-        raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
+    if begun:
+        original = begun["timing"] | {"cell_timeout": timing["cell_timeout"]}  # which changes no result
+        if (options, timing, seed) != (begun["asked"], original, begun.get("seed")):
+            raise UsageError(f"run {name} was started with other options; `--resume {name}` alone finishes it")
     if resume and not (begun or options):  # which would measure all of `quick`
         raise UsageError(f"no run {resume!r} to resume in {folder}; --benchmark-save={resume} starts one")
     run = Run(
