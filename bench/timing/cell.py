@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from operator import sub
 from time import perf_counter
 from typing import Any
 
@@ -384,17 +385,16 @@ def check_repeats(built: Built) -> None:
 
 def _compile(call: Call, cell: Cell) -> dict[str, Any]:
     """Return columns on the first call, which compiles; raises `Unsupported` for a form without the CUDA graphs of its name."""
-    graphs, misses, skips = _compiled(cell)
-    start = perf_counter()
+    before, start = _compiled(cell), perf_counter()
     call.module.train(cell.case.drops)  # the graph that is timed
     with recording(cell.case):
         call.run()
     call.module.eval()
-    seconds, (now, missed, skipped) = perf_counter() - start, _compiled(cell)
-    if skipped > skips and cell.impl.name.endswith(GRAPHED):
+    seconds = perf_counter() - start
+    graphs, misses, skips = map(sub, _compiled(cell), before)
+    if skips and cell.impl.name.endswith(GRAPHED):
         raise Unsupported("torch replays no CUDA graph here, as where a call writes to a cache: it would be +compile")
-    cache = "cold" if missed > misses else "warm"
-    return {"compile_s": seconds, "compile_graphs": now - graphs, "compile_cache": cache}
+    return {"compile_s": seconds, "compile_graphs": graphs, "compile_cache": "cold" if misses else "warm"}
 
 
 def _compiled(cell: Cell) -> tuple[int, int, int]:
