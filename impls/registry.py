@@ -91,7 +91,7 @@ class Limits:
             return f"{name} supports {self.heads} head{'s' * (self.heads > 1)}, not {case.H}"
         if case.max_T > (self.max_T or inf):
             return f"{name} supports T up to {self.max_T}"
-        if (pairs := case.B * case.H * case.T * case.T_kv) > (self.max_pairs or inf):
+        if (pairs := case.pairs) > (self.max_pairs or inf):
             return (
                 f"{name} supports up to {self.max_pairs:,} pairs of a query and a key (B H T T_kv); here are {pairs:,}"
             )
@@ -172,7 +172,7 @@ def _is_there(package: str) -> bool:
 
 def every_score(case: Any) -> int:
     """Return `scores` of an implementation that stores the scores of all heads, and then their probabilities."""
-    return int(2 * case.B * case.H * case.T * case.T_kv)
+    return int(2 * case.pairs)
 
 
 COMPILE, GRAPHED = "+compile", "+reduce-overhead"

@@ -90,6 +90,11 @@ class Case(Axes):
         return max(self.T, self.T_kv)
 
     @property
+    def pairs(self) -> int:
+        """Number of pairs of a query and a key in one call, those that are masked included."""
+        return self.B * self.H * self.T * self.T_kv
+
+    @property
     def does(self) -> Mode:
         """Behaviour of its mode."""
         return MODES[self.mode]

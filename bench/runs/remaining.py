@@ -63,7 +63,7 @@ def remaining(run: Run) -> float:
 def seconds_of_check(cell: Cell, call: float) -> float:
     """Estimate the seconds of a cell's check, memory included; `call`: of one call."""
     case = cell.case
-    loops = PAIR_SECONDS * case.B * case.H * case.T * case.T_kv if cell.impl.limits.loops else 0.0
+    loops = PAIR_SECONDS * case.pairs if cell.impl.limits.loops else 0.0
     model = bytes_of_reference(case) / REFERENCE_BANDWIDTH if case.in_model else 0.0
     return 0.1 + CALLS_OF_CHECK * call + loops + model + 0.5 * cell.impl.compiled
 

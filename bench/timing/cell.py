@@ -367,7 +367,7 @@ class MeasuredCalls:
 
 def _kernel_in_short_call(cell: Cell) -> str:
     """Return the kernel that runs in the shortest of the probes and the case."""
-    short = min((cell.case, *probes(cell.impl, cell.case)), key=lambda it: it.B * it.H * it.T * it.T_kv)
+    short = min((cell.case, *probes(cell.impl, cell.case)), key=lambda it: it.pairs)
     with keeping_settings():
         return kernel_in(traced(new_call(cell.impl, short).run, memory=False)[0])
 
