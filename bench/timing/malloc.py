@@ -93,7 +93,7 @@ def time_other_setting(seconds: Callable[[], float], checked: float = 0.0) -> di
         with using(other), heap():
             if not fresh:
                 seconds()  # grows the heap; later calls may grow it too, since aligned blocks leave gaps
-            while not taken or (len(taken) < CALLS and sum(taken) < WITHIN):
+            while len(taken) < CALLS and sum(taken) < WITHIN:
                 taken.append(seconds())
         release()
     return {name: min(taken)}

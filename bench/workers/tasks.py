@@ -350,7 +350,7 @@ class Tasks:
     def _warmed(self, what: str, ready: Built | Workload) -> Reply:
         """Keep a call ready to be timed as `what`: {"seconds": of one warm call}."""
         self._keep(what, ready)
-        seconds = [ready.time(1)[0]]
+        seconds = list[float]()
         while len(seconds) < WARM_CALLS and sum(seconds) < WARM_SECONDS:
             seconds.append(ready.time(1)[0])
         return {"seconds": min(seconds)}
