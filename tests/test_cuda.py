@@ -33,8 +33,9 @@ from bench.runs.measuring import Measuring
 from bench.runs.rows import UNMEASURED
 from bench.selection.errors import UsageError
 from bench.timing import machine, reference_workload
-from bench.timing.devices import DEVICES, Memory, cuda, nvml
+from bench.timing.devices import DEVICES, cuda, nvml
 from bench.timing.devices.cuda import COLD_BELOW, GRAPH_BELOW, CudaMeter, captured
+from bench.timing.devices.device import Memory
 from bench.timing.devices.nvml import HELD_BACK, Nvml, words
 from bench.timing.rooflines import Rooflines
 from bench.workers import tasks as requests

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import impls
-from bench.timing.devices import threads
+from bench.checks.settings import threads
 from reports.judging import dispatcher
 from reports.judging.dispatcher import Setting
 

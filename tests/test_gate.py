@@ -19,7 +19,7 @@ from bench.checks.inputs import inputs_of, read_only
 from bench.checks.module_checks import check_case, check_low_scores, mistake_of
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.probes import few_queries, probe_with_dropout
-from bench.timing.devices import threads
+from bench.checks.settings import threads
 from bench.workers.tasks import Tasks
 from impls.rules import EVERY_RULE
 

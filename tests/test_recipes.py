@@ -10,8 +10,9 @@ import pytest
 
 from bench.cases import case
 from bench.runs.remaining import seconds_of_call
-from bench.timing.devices import DEVICES, Device, default_device, free_bytes
+from bench.timing.devices import DEVICES, default_device, free_bytes
 from bench.timing.devices.cpu import CpuMeter
+from bench.timing.devices.device import Device
 from bench.timing.machine import fingerprint
 from stats import axes
 

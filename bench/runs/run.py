@@ -17,8 +17,8 @@ import impls
 from ..cases.cells import Cell, Key
 from ..cases.outcome import FAILURES, Skip
 from ..cases.published import published_of
+from ..checks.settings import threads
 from ..selection.options import Selection
-from ..timing.devices import threads
 from ..timing.machine import fingerprint, state
 from ..timing.reference_workload import ReferenceWorkload
 from ..timing.rooflines import Rooflines

@@ -30,9 +30,11 @@ from ..checks.gate import Gate
 from ..checks.impl_hash import impl_hash, packages
 from ..checks.inputs import copies, same
 from ..checks.probes import probes, ragged
+from ..checks.settings import threads
 from ..checks.verifying import NEW_NUMBERS, verify
-from .devices import Memory, Meter, free_bytes, meter_for, threads
+from .devices import free_bytes, meter_for
 from .devices.cpu import FLOOR
+from .devices.device import Memory, Meter
 from .malloc import release
 
 REPEATS = 4

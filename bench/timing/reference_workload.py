@@ -14,7 +14,8 @@ import torch
 
 from stats import conditions
 
-from .devices import Work, meter_for
+from .devices import meter_for
+from .devices.device import Work
 
 EVERY, SHARE = 20.0, 1 / 8
 """Most seconds between two samples, and their share of the time so far, so that a short run has several."""

@@ -13,8 +13,9 @@ import torch
 from ..cases.case import Case
 from ..cases.counting import ITEM_BYTES, flops, least_bytes
 from ..cases.outcome import Skip
-from ..checks.settings import tf32_products
-from .devices import Work, meter_for, threads
+from ..checks.settings import tf32_products, threads
+from .devices import meter_for
+from .devices.device import Work
 
 TF32 = "tf32"
 """Float32 products that tensor cores round to 10 bits, listed beside the dtypes."""

@@ -6,13 +6,9 @@ import subprocess
 import sys
 
 from ... import CHECKOUT
-from ...checks.settings import threads as threads
 from .cpu import CPU
 from .cuda import CUDA
-from .device import Device as Device
-from .device import Memory as Memory
-from .device import Meter as Meter
-from .device import Work as Work
+from .device import Meter
 
 DEVICES = {"cpu": CPU, "cuda": CUDA}
 """Devices by name, as in torch and in `stats.axes.DEVICES`; later ones are preferred if present."""
