@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from .. import CHECKOUT
 from ..cases.case_hash import case_hash
 from ..cases.cells import Key
 from ..cases.outcome import Skip
-from ..selection.choice import from_folder, is_installed, listed, lists_of_files, own_files, with_imports
+from ..selection.choice import folder_of, from_folder, is_installed, listed, lists_of_files, own_files, with_imports
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of, warn_of_threads
 from ..timing.machine import fingerprint
@@ -222,12 +221,8 @@ def _files_of(word: str) -> Iterator[Path]:
     yield from own_files([word], Path.cwd()).values()
     module, colon, _ = word.rpartition("=")[2].partition(":")
     top = module.partition(".")[0]
-    if colon and top.isidentifier() and top not in sys.stdlib_module_names and (spec := find_spec(top)):
-        file = next(iter(spec.submodule_search_locations or ()), spec.origin)
-        if file and is_installed(place := Path(file).parent):
-            yield from lists_of_files(top)
-        elif file:
-            yield from own_files([word], place).values()
+    if colon and top.isidentifier() and top not in sys.stdlib_module_names and (folder := folder_of(top)):
+        yield from lists_of_files(top) if is_installed(folder) else own_files([word], folder).values()
 
 
 def _variants(options: argparse.Namespace, folder: Path) -> tuple[Variant, Variant]:

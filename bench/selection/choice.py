@@ -169,13 +169,19 @@ def with_imports(files: Iterable[Path]) -> list[Path]:
         names = IMPORTED.findall(file.read_text("utf-8", "ignore")) if file.suffix == ".py" else []
         for name in dict.fromkeys(names):
             with suppress(ImportError, ValueError):  # of a module without a specification
-                spec = None if name in known else importlib.util.find_spec(name)
-                place = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
-                if place and not is_installed(folder := Path(place).parent) and folder != CHECKOUT:
+                folder = None if name in known else folder_of(name)
+                if folder and not is_installed(folder) and folder != CHECKOUT:
                     code = _code_of(name, folder)
                     found += [code[it] for it in sorted(code) if code[it] not in found]
             known.add(name)
     return found
+
+
+def folder_of(module: str) -> Path | None:
+    """Return the folder in which Python finds a module or package; None if it finds none."""
+    spec = importlib.util.find_spec(module)
+    place = spec and next(iter(spec.submodule_search_locations or ()), spec.origin)
+    return Path(place).parent if place else None
 
 
 def is_installed(folder: Path) -> bool:
