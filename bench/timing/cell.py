@@ -282,14 +282,14 @@ class MeasuredCalls:
         seconds.
         """
         cell, run = self.built.cell, self.built.call.run
-        if not self.sized and not cell.impl.dispatches:
-            return run()
         loops = cell.impl.limits.loops
         if self.sized:
             with self._seeing_memory():
                 self.memory, trace, output = self.built.meter.memory(run, operators=not loops)
-        else:
+        elif cell.impl.dispatches:
             trace, output = traced(run, memory=False)
+        else:
+            return run()
         if loops:
             self.kernel = _kernel_in_short_call(cell)
         else:
