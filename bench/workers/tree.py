@@ -103,19 +103,29 @@ class Tree:
                         f"add the folder that holds {top} to PYTHONPATH"
                     )
             is_namespace = getattr(sys.modules.get(top), "__file__", None) is None
-            if top not in self._given and (name == top or is_namespace) and file.name:
-                own = (Path(place, *name.split(".")) for place in (self._folder, self._tree, self._tree / "src"))
-                source = installed_from(self._repository).get(file)
-                if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own) or (
-                    source and differ(in_trees(self._tree, source))
-                ):
-                    how = "uninstall it, or install it by `pip install -e`"
-                    if file.suffix != ".py":
-                        how = "load it by torch.utils.cpp_extension.load, or compare two environments (--base-python)"
-                    raise UsageError(
-                        f"{name} is imported from {file}, not from your repository, so it is the same for every revision: {how}"
-                    )
+            if (
+                top not in self._given
+                and (name == top or is_namespace)
+                and file.name
+                and self._stands_for_own(name, file)
+            ):
+                how = "uninstall it, or install it by `pip install -e`"
+                if file.suffix != ".py":
+                    how = "load it by torch.utils.cpp_extension.load, or compare two environments (--base-python)"
+                raise UsageError(
+                    f"{name} is imported from {file}, not from your repository, so it is the same for every revision: {how}"
+                )
         self._refuse_files()
+
+    def _stands_for_own(self, name: str, file: Path) -> bool:
+        """Whether the file of a module is used instead of one in this variant's tree, or was installed from a folder of the
+        repository that differs between the variants.
+        """
+        own = (Path(place, *name.split(".")) for place in (self._folder, self._tree, self._tree / "src"))
+        if any(it.with_suffix(".py").exists() or (it / "__init__.py").exists() for it in own):
+            return True
+        source = installed_from(self._repository).get(file)
+        return source is not None and differ(in_trees(self._tree, source))
 
     def _refuse_files(self) -> None:
         """Raise `UsageError` if a file of the working tree was read that some variant's tree has, too; or if a library in it
