@@ -141,6 +141,10 @@ def drive(
     """Measure until every job has a reply; returns them by type of node, those in the journal included. Raises `UsageError`
     if the remaining jobs have no node.
 
+    A job that failed `MOST_LOSSES` times is given up. The fault may be the node's: while others of its type are busy, a node
+    gets no job after two failures since its last success, and after one failure no job for its last try. The success of a
+    node after several failures clears those of all nodes. A node unlike the first of its type is refused, and its run, too.
+
     `kinds`: types of nodes that measure, and the number of nodes used at a time; None for all.
     """
     replies: dict[str, Replies] = {kind: {} for kind in kinds}
@@ -158,9 +162,8 @@ def drive(
             if node not in running and waiting and len(busy) != kinds[kind]:
                 job = min(waiting, key=losses.__getitem__)
                 allowed = 0 if losses[job] + 1 == MOST_LOSSES else 1  # no last try, for it may be at fault
-                if busy and failed[node] > allowed:
-                    continue
-                running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
+                if not busy or failed[node] <= allowed:
+                    running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
         if not running:
             there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
             raise UsageError(f"no node of type {left[0][0]} is left (there is {there})")
