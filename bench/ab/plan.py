@@ -178,7 +178,7 @@ def plan_of(options: argparse.Namespace, folder: Path) -> Plan:
         **conditions(),
     }
     return Plan(
-        variants=dict(zip(VARIANTS, (base, head), strict=True)),
+        variants={"base": base, "head": head},
         cases={case.id: case.columns() for case in cases},
         names=names,
         whole_registry=sweep.whole_registry,
