@@ -30,8 +30,8 @@ import torch
 
 from bench.__main__ import main
 from bench.ab import ab as measuring
-from bench.ab import comparison, sources
 from bench.ab import plan as planning
+from bench.ab import sources
 from bench.ab.options import parser
 from bench.ab.plan import SameCode
 from bench.ab.replicates import Replication, datum
@@ -234,7 +234,7 @@ def command(inside, repository, monkeypatch):
         words = [] if "--continue" in typed else [CELLS, *missing]
         made = World(**world)
         monkeypatch.setattr(planning, "WorkerClient", partial(Simulated, made))
-        monkeypatch.setattr(comparison, "monotonic", lambda: made.now)
+        monkeypatch.setattr("bench.ab.replicates.monotonic", lambda: made.now)
         before = {*repository.glob("results/*/ab/*.json")}
         code, text, errors = inside(" ".join([*words, typed]))
         saved = {*repository.glob("results/*/ab/*.json")} - before

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from time import monotonic, strftime
+from time import strftime
 
 from stats.effects import WORKLOAD
 from stats.estimate import grouped
@@ -29,8 +29,8 @@ LEFT_OUT = "a variant lacks ignored files, such as extensions built in place, an
 
 
 def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Callable[[Replicate], None]) -> Record:
-    """Check two variants and compare them for about this long, with the replicates `before`; calls `keep` after each new
-    one.
+    """Check two variants, then compare them for about this long, with the replicates `before`; calls `keep` after each new
+    one. The check doesn't count: building an extension, or compiling, would leave few replicates.
 
     Returns what is saved, with every replicate and its blocks: verdicts can be derived again, and it can be continued.
     Its keys keep the names of earlier files: `sides` are the variants, `pairs` the replicates. Numbers that are not
@@ -56,8 +56,7 @@ def compare(plan: Plan, seconds: float, before: Sequence[Replicate], keep: Calla
         tell(f"checking cells of base and head: {len(found)}", seconds)
         plan.run([_checking(plan, workers, name, found) for name in VARIANTS])
     replication = Replication(plan, found, workloads, random.Random(plan.seed + len(before)))
-    end = monotonic() + seconds  # not before: building an extension or compiling would leave few replicates
-    replicates, verdicts = replication.until_settled(lambda: end - monotonic(), before, keep)
+    replicates, verdicts = replication.until_settled(seconds, before, keep)
     return dict(
         finite({
             "datetime": strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import fmean, median
+from time import monotonic
 from typing import Any
 
 from stats.effects import of_saved
@@ -88,20 +89,18 @@ class Replication:
         ]
 
     def until_settled(
-        self,
-        left: Callable[[], float],
-        before: Sequence[Replicate],
-        keep: Callable[[Replicate], None],
+        self, seconds: float, before: Sequence[Replicate], keep: Callable[[Replicate], None]
     ) -> tuple[list[Replicate], dict[Key, Verdict]]:
-        """Measure replicates of the undecided cells until all are decided; returns `before` and the new ones, and the
-        verdicts.
+        """Measure replicates of the undecided cells for about this long, or until all are decided; returns `before` and the
+        new ones, and the verdicts.
 
-        `left()`: seconds left; the first three replicates start in any case, another one if one as long as the shortest
-        would fit, since one may have built an extension. `keep` is called with each new replicate as soon as it is measured.
+        The first three replicates start in any case, another one if one as long as the shortest would fit into the time left,
+        since one may have built an extension. `keep` is called with each new replicate as soon as it is measured.
 
         Verdicts are valid at every interim analysis, so that analysing after every replicate does not raise the error rate.
         """
         cells, replicates, last = self.timeable(self.found), list(before), False
+        end = monotonic() + seconds
         while True:
             logs, workloads, ends = of_saved(replicates)
             of_cells = {key: logs.get(key, [math.nan] * len(replicates)) for key in cells}
@@ -109,12 +108,12 @@ class Replication:
             open_ = [key for key in self.timeable(cells) if verdicts[key].word not in SETTLED]
             if not open_ or last:
                 return replicates, verdicts | self.too_large
-            began = left()
-            tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", began)
+            began = monotonic()
+            tell(f"timing {len(open_)} of {len(cells)} cells: replicate {len(replicates) + 1}", end - began)
             measured = self.replicate(open_, max(ROUNDS, ROUNDS_OF_ALL // len(open_)))
-            seconds = began - left()
-            last = len(replicates) > 1 and left() <= min(seconds, *(it["seconds"] for it in replicates))
-            replicates.append(measured | {"seconds": seconds, "last": last})
+            now = monotonic()
+            last = len(replicates) > 1 and end - now <= min(now - began, *(it["seconds"] for it in replicates))
+            replicates.append(measured | {"seconds": now - began, "last": last})
             keep(replicates[-1])
 
     def replicate(self, cells: Sequence[Key], most: int) -> Replicate:
