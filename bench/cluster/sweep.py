@@ -113,8 +113,8 @@ def begin(options: argparse.Namespace, asked: Object, results: Path, name: str, 
 def measure(engine: Engine, results: Path, name: str, header: Object, journal: Journal | None = None) -> int:
     """Measure all remaining cases and write the run files; returns the exit code.
 
-    `header`: `arguments` of a run, `kinds` of nodes, `command` line and the one to `resume` with, `digest` of the code.
-    `journal`: the one to resume.
+    `header`: `arguments` of a run; `kinds` of nodes, each with the number of nodes used at a time, None for all; `command` line
+    and the one to `resume` with, `digest` of the code. `journal`: the one to resume, begun with the same header.
     """
     with closing(engine):
         header["kinds"] = header["kinds"] or dict.fromkeys(engine.nodes(()).values())
@@ -122,7 +122,7 @@ def measure(engine: Engine, results: Path, name: str, header: Object, journal: J
             raise UsageError("the cluster has no node")
         journal = journal or Journal.start(results / "cluster", name, header)
         try:
-            replies = drive(engine, journal, header["arguments"], header["kinds"])
+            replies = drive(engine, journal)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; `{header['resume']}` continues") from None
         except UsageError as error:
@@ -130,23 +130,20 @@ def measure(engine: Engine, results: Path, name: str, header: Object, journal: J
                 return complain(f"{error}; `{header['resume']}` continues", UNFINISHED)
             journal.delete()
             raise
-    code = _save(results, name, header, journal.path.name, replies)
+    code = _save(results, name, journal, replies)
     journal.delete()
     return code
 
 
-def drive(
-    engine: Engine, journal: Journal, arguments: list[str], kinds: Mapping[str, int | None]
-) -> dict[str, Replies]:
+def drive(engine: Engine, journal: Journal) -> dict[str, Replies]:
     """Measure until every job has a reply; returns them by type of node, those in the journal included. Raises `UsageError`
     if the remaining jobs have no node.
 
     A job that failed `MOST_LOSSES` times is given up. The fault may be the node's: while others of its type are busy, a node
     gets no job after two failures since its last success, and after one failure no job for its last try. The success of a
     node after several failures clears those of all nodes. A node unlike the first of its type is refused, and its run, too.
-
-    `kinds`: types of nodes that measure, and the number of nodes used at a time; None for all.
     """
+    kinds: Mapping[str, int | None] = journal.header["kinds"]
     replies: dict[str, Replies] = {kind: {} for kind in kinds}
     for line in journal.lines:
         kind, case = line["job"]
@@ -163,7 +160,7 @@ def drive(
                 job = min(waiting, key=losses.__getitem__)
                 allowed = 0 if losses[job] + 1 == MOST_LOSSES else 1  # no last try, for it may be at fault
                 if not busy or failed[node] <= allowed:
-                    running[node] = job, engine.submit(node, {"arguments": arguments, "case": job[1]})
+                    running[node] = job, engine.submit(node, {"arguments": journal.header["arguments"], "case": job[1]})
         if not running:
             there = ", ".join(dict.fromkeys(nodes.values())) or "no node"
             raise UsageError(f"no node of type {left[0][0]} is left (there is {there})")
@@ -222,15 +219,15 @@ def tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _save(results: Path, name: str, header: Object, journal: str, replies: Mapping[str, Replies]) -> int:
+def _save(results: Path, name: str, journal: Journal, replies: Mapping[str, Replies]) -> int:
     """Save a run file for each type of node; returns the exit code."""
-    of_all, code = {"commit_info": get_commit_info(), "command": header["command"]}, 0
-    chosen = dict(it[2:].split("=", 1) for it in header["arguments"] if it.startswith("--case="))
+    of_all, code = {"commit_info": get_commit_info(), "command": journal.header["command"]}, 0
+    chosen = dict(it[2:].split("=", 1) for it in journal.header["arguments"] if it.startswith("--case="))
     for kind, of_kind in replies.items():
         if not any("run" in reply for reply in of_kind.values()):
             code = complain(f"{kind}: nothing was measured: {[*of_kind.values()][-1]['failed']}", 1)
             continue
-        data = merged(of_kind) | of_all | {"journal": f"{journal} {kind}"}  # types may share a folder
+        data = merged(of_kind) | of_all | {"journal": f"{journal.path.name} {kind}"}  # types may share a folder
         data["asked"] |= chosen
         folder = results / re.sub(r"[^\w.+-]+", "_", kind)
         folder.mkdir(parents=True, exist_ok=True)

@@ -73,10 +73,10 @@ def main() -> None:
 def _measure(nodes: int, cases: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, cluster = Path(name), Crowd(nodes, cases)
-        journal = Journal.start(folder, "x", {})
+        journal = Journal.start(folder, "x", {"arguments": [], "kinds": {"a": None}})
         began = time.perf_counter()
         with redirect_stdout(None):
-            answers = drive(cluster, journal, [], {"a": None})
+            answers = drive(cluster, journal)
         driven, replies = time.perf_counter(), _memory()
         data = merged(answers["a"])
         file = save(folder, "x", data, indent=None)
