@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from itertools import accumulate, cycle
+from itertools import cycle
 from subprocess import CalledProcessError
 from time import monotonic
 from typing import Any
@@ -90,9 +90,12 @@ class Measuring:
 
     def _that_fit(self) -> set[str]:
         """Return the cases whose cells stay ready between visits, smallest first."""
-        sizes = sorted((held_bytes(group[0].case) * len(group), case) for case, group in self._cases.items())
-        sums = accumulate(size for size, _ in sizes)
-        return {case for (_, case), whole in zip(sizes, sums, strict=True) if whole < self._room}
+        found, whole = set[str](), 0
+        for size, case in sorted((held_bytes(group[0].case) * len(group), case) for case, group in self._cases.items()):
+            whole += size
+            if whole < self._room:
+                found.add(case)
+        return found
 
     def measure(self) -> None:
         """Measure all remaining cells. Raises `UsageError` if worker processes can't start, and `FirstFailure`."""
