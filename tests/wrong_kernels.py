@@ -1215,7 +1215,7 @@ noisy(
 )
 noisy(
     "never_drops_for_eight_queries",
-    "of the probs at queries 32 to 63, not 25.0%",
+    "% of the probs at ",  # those queries, or a tile of keys
     kept_where(lambda i, j: (i // 8 == 5) & (j >= 0)),
 )
 
@@ -1747,6 +1747,25 @@ wrong("low scores", "skips_keys_whose_scores_are_10_lower", dtype="bfloat16")(wi
 wrong("low scores", "skips_keys_in_a_layer")(as_layer(without_the_tail(14.0)))
 wrong_backward("low scores", "skips_keys_in_a_layer_in_training")(as_layer(without_the_tail(14.0)))
 wrong_decode("low scores", "skips_keys_in_a_layers_decode", dtype="bfloat16")(as_layer(without_the_tail(7.0)))
+
+
+def one_weight_for_far_tiles(farthest):
+    @masked
+    def kernel(q, k, v, mask):
+        probs = torch.softmax(scores_of(q.float(), k.float(), mask), -1)
+        least = probs.amax(-1, keepdim=True) * math.exp(-farthest)
+        far = [(it.amax(-1, keepdim=True) < least) & (it.amin(-1, keepdim=True) > 0) for it in probs.split(32, -1)]
+        tiles = zip(far, probs.split(32, -1), strict=True)
+        pooled = [torch.where(is_far, it.mean(-1, keepdim=True), it) for is_far, it in tiles]
+        return (torch.cat(pooled, -1) @ v.float()).to(q.dtype)
+
+    return kernel
+
+
+wrong("low scores", "one_weight_for_tiles_8_lower")(one_weight_for_far_tiles(8.0))
+wrong("low scores", "one_weight_for_tiles_5_lower", dtype="bfloat16")(one_weight_for_far_tiles(5.0))
+wrong("low scores", "one_weight_for_tiles_in_a_layer")(as_layer(one_weight_for_far_tiles(8.0)))
+wrong_decode("low scores", "one_weight_for_tiles_in_a_layers_decode")(as_layer(one_weight_for_far_tiles(8.0)))
 
 
 @wrong("low scores, ", **CORE)

@@ -27,6 +27,11 @@ LOWER = 16
 the long probe together weigh an epsilon of the first one.
 """
 
+UNEQUAL = 1 / 16
+"""Ratio of the largest difference of the other keys' scores from their mean to the distance of that from the first key's:
+tiles of keys with one weight for all show.
+"""
+
 FARTHEST_OF_FLOAT16 = 9.0
 """The farthest distance in float16: up to it, exponentials are normal numbers."""
 
@@ -82,9 +87,9 @@ def showing_probs(case: Case, dropped: Tensor | None = None) -> Problem:
 def showing_tails(case: Case) -> Problem:
     """Return a problem of a core in which the first key has the largest score and the value zero.
 
-    All other keys share a lower score and have large values, in every other head very small ones and a large gradient of
-    the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are left out:
-    as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
+    All other keys have lower scores, close together, and large values, in every other head very small ones and a large
+    gradient of the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are
+    left out: as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
     gradients ignore: it would cancel nearly everything. Two keys are equal, and one is zero.
     """
     if case.scope == "layer":
@@ -95,7 +100,7 @@ def showing_tails(case: Case) -> Problem:
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
     farthest, large = _farthest(case), _large_value(case)
     q[..., 0] = queries % LOWER / LOWER * farthest
-    k[..., 0] = 0.0
+    k[..., 0].uniform_(-UNEQUAL, UNEQUAL, generator=generator).mul_(case.D_h**0.5)
     k[..., 0, 0] = case.D_h**0.5
     k[..., 2, :], k[..., 3, :] = k[..., 1, :], 0.0
     v[..., 0].uniform_(1, 1.25, generator=generator)
@@ -112,7 +117,7 @@ def showing_tails(case: Case) -> Problem:
 
 
 def _for_one_accumulator(problem: Problem) -> Problem:
-    """Return a problem of equal addends with bounds for kernels that add them up one by one: of n, each sum may be rounded by
+    """Return a problem of similar addends with bounds for kernels that add them up one by one: of n, each sum may be rounded by
     half an epsilon, all alike. Kernels add up narrow dtypes in float32.
     """
     case = problem.case
@@ -150,11 +155,13 @@ def _showing_tails_of_layer(case: Case) -> Problem:
         tokens[..., 2] = 1.0
         tokens[..., 2:] *= large
         tokens[..., :2] = tokens[:, 0] = 0.0
+        tokens[..., 1].uniform_(-UNEQUAL, UNEQUAL, generator=generator)
         tokens[:, 0, 1] = 1.0
     if case.does.cached:  # the scores of the new tokens' keys are the lowest
         keys, values = others
         x[..., 1:3], x[..., 3:] = torch.tensor([-1.0, 1.0]), 0.0
         keys[...], values[..., 0, :] = 0.0, 0.0
+        keys[..., 0].uniform_(-UNEQUAL, UNEQUAL, generator=generator).mul_(case.D_h**0.5)
         keys[..., 0, 0] = case.D_h**0.5
         values *= large
     x[..., 0] = (-torch.arange(1, case.B * case.T + 1).view(case.B, case.T) % LOWER) / LOWER
