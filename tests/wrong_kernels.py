@@ -1768,6 +1768,22 @@ wrong("low scores", "one_weight_for_tiles_in_a_layer")(as_layer(one_weight_for_f
 wrong_decode("low scores", "one_weight_for_tiles_in_a_layers_decode")(as_layer(one_weight_for_far_tiles(8.0)))
 
 
+def uniform_where_scores_are_close(farthest):
+    @masked
+    def kernel(q, k, v, mask):
+        probs = torch.softmax(scores_of(q.float(), k.float(), mask), -1)
+        equal = mask / mask.sum(-1, keepdim=True)
+        least = torch.where(mask, probs, torch.inf).amin(-1, keepdim=True)
+        close = (least > probs.amax(-1, keepdim=True) * math.exp(-farthest)) & (mask.sum(-1, keepdim=True) > 16)
+        return (torch.where(close, equal, probs) @ v.float()).to(q.dtype)
+
+    return kernel
+
+
+wrong("low scores", "uniform_where_scores_are_close", mask="none")(uniform_where_scores_are_close(0.02))
+wrong("low scores", "uniform_where_scores_are_near", dtype="bfloat16")(uniform_where_scores_are_close(0.5))
+
+
 @wrong("low scores, ", **CORE)
 @masked
 def equal_keys_count_once(q, k, v, mask):

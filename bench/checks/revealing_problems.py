@@ -24,8 +24,11 @@ TOKEN = 16.0
 
 LOWER = 16
 """Number of equal steps by which scores are lower than the first key's, from 0 to just below the farthest: there all keys of
-the long probe together weigh an epsilon of the first one.
+the long probe together weigh about an epsilon of the first one.
 """
+
+CLOSER = 10
+"""How often the spread of scores is halved, once for each query at which that step is 0: there all scores are nearly equal."""
 
 UNEQUAL = 1 / 16
 """Ratio of the largest difference of the other keys' scores from their mean to the distance of that from the first key's:
@@ -90,7 +93,8 @@ def showing_tails(case: Case) -> Problem:
     All other keys have lower scores, close together, and large values, in every other head very small ones and a large
     gradient of the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are
     left out: as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
-    gradients ignore: it would cancel nearly everything. Two keys are equal, and one is zero.
+    gradients ignore: it would cancel nearly everything. Two keys are equal, and one is zero. Every 16th query has ordinary
+    scores, divided by powers of two.
     """
     if case.scope == "layer":
         return _showing_tails_of_layer(case)
@@ -100,6 +104,7 @@ def showing_tails(case: Case) -> Problem:
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
     farthest, large = _farthest(case), _large_value(case)
     q[..., 0] = queries % LOWER / LOWER * farthest
+    q[..., -1] += (queries % LOWER == 0) * case.D_h**0.5 / 2.0 ** (1 + queries // LOWER % CLOSER)
     k[..., 0].uniform_(-UNEQUAL, UNEQUAL, generator=generator).mul_(case.D_h**0.5)
     k[..., 0, 0] = case.D_h**0.5
     k[..., 2, :], k[..., 3, :] = k[..., 1, :], 0.0
