@@ -97,6 +97,17 @@ def test_a_wrong_log_sum_exp_is_refused(change, says):
         Gate().check(returning(change), Case.of(T=64, H=2, D_h=16, scope="core"))
 
 
+def test_a_log_sum_exp_without_low_scores_is_refused():
+    def kernel(q, k, v, **_):
+        scores = q @ k.mT * q.shape[-1] ** -0.5
+        most, lse = scores.amax(-1), scores.logsumexp(-1)
+        return scores.softmax(-1) @ v, torch.where(lse - most < 1e-3, most, lse)
+
+    mine = impls.make("mine", kernel, limits=impls.Limits(returns_lse=math.e))
+    with pytest.raises(Wrong, match=r"^log-sum-exp, B1-T513-"):
+        Gate().check(mine, Case.of(T=64, H=2, D_h=16, mask="none", scope="core"))
+
+
 def test_a_log_sum_exp_is_checked_in_the_case_itself():
     with pytest.raises(Wrong, match=r"^log-sum-exp, B1-T100-H5-"):
         Gate().check(

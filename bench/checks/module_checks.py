@@ -240,13 +240,15 @@ def check_few_queries(impl: Impl, case: Case) -> None:
 
 
 def check_lse(impl: Impl, case: Case) -> None:
-    """Compare a kernel's log-sum-exp with the reference, on ordinary scores and in every pattern."""
+    """Compare a kernel's log-sum-exp with the reference: on ordinary scores, in every pattern, with many low scores."""
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core leaves out
     problems = [problem_of(case, input_set) for input_set in (0, 1)]
-    with torch.no_grad():  # both at first: the second one must not change the first one
-        both = [module(*it.tensors, **it.options) for it in map(strided, map(inputs_of, problems))]
-    for problem, found in zip(problems, both, strict=True):
+    if case.T_kv > LONG_PROBE:
+        problems.append(showing_tails(case))
+    with torch.no_grad():  # all at first: a later one must not change an earlier one
+        found_all = [module(*it.tensors, **it.options) for it in map(strided, map(inputs_of, problems))]
+    for problem, found in zip(problems, found_all, strict=True):
         if not (isinstance(found, tuple) and len(found) == 2):
             raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
         lse, size = found[1], problem.inputs[0].shape[:-1]
