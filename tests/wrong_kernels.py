@@ -1768,16 +1768,28 @@ wrong("low scores", "one_weight_for_tiles_in_a_layer")(as_layer(one_weight_for_f
 wrong_decode("low scores", "one_weight_for_tiles_in_a_layers_decode")(as_layer(one_weight_for_far_tiles(8.0)))
 
 
+def equal_where_close(probs, mask, farthest):
+    """Returns equal probs where those of a query and more than 16 keys are close."""
+    least = torch.where(mask, probs, torch.inf).amin(-1, keepdim=True)
+    close = (least > probs.amax(-1, keepdim=True) * math.exp(-farthest)) & (mask.sum(-1, keepdim=True) > 16)
+    return torch.where(close, mask / mask.sum(-1, keepdim=True), probs)
+
+
 def uniform_where_scores_are_close(farthest):
     @masked
     def kernel(q, k, v, mask):
         probs = torch.softmax(scores_of(q.float(), k.float(), mask), -1)
-        equal = mask / mask.sum(-1, keepdim=True)
-        least = torch.where(mask, probs, torch.inf).amin(-1, keepdim=True)
-        close = (least > probs.amax(-1, keepdim=True) * math.exp(-farthest)) & (mask.sum(-1, keepdim=True) > 16)
-        return (torch.where(close, equal, probs) @ v.float()).to(q.dtype)
+        return (equal_where_close(probs, mask, farthest) @ v.float()).to(q.dtype)
 
     return kernel
+
+
+@wrong_backward("low scores", mask="none")
+@masked
+def gradient_of_values_as_if_close_scores_were_equal(q, k, v, mask):
+    probs = probs_of(q, k, mask)
+    of_values = equal_where_close(probs.detach(), mask, 0.3) @ v
+    return probs @ v.detach() + (of_values - of_values.detach())
 
 
 wrong("low scores", "uniform_where_scores_are_close", mask="none")(uniform_where_scores_are_close(0.02))

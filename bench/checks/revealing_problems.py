@@ -113,7 +113,7 @@ def showing_tails(case: Case) -> Problem:
     odd = torch.arange(case.B * case.H_kv).view(case.B, case.H_kv, 1, 1) % 2 * (case.computes != "float16")
     sizes = large ** (1.0 - 2 * odd)
     v *= sizes
-    emphasis = torch.exp(q[..., :1] - farthest) * (torch.arange(case.D_v) > 0)
+    emphasis = (torch.exp(q[..., :1]) + case.T_kv) / math.exp(farthest) * (torch.arange(case.D_v) > 0)  # 1 / prob
     emphasis = emphasis * large / sizes.repeat_interleave(case.H // case.H_kv, 1)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
