@@ -42,6 +42,7 @@ from bench.selection.choice import own_files
 from bench.selection.errors import UsageError
 from bench.timing.devices.cpu import CpuMeter
 from bench.timing.machine import fingerprint
+from bench.timing.malloc import has_glibc
 from bench.timing.reference_workload import GPU_WORK, WORK
 from bench.workers.client import Lost, Variant, WorkerClient, WorkerSettings
 from bench.workers.tree import Tree, loaded_libraries, opened
@@ -733,12 +734,13 @@ def test_a_self_test_goes_on_where_it_was_stopped(command, repository, monkeypat
 @pytest.fixture
 def worker(tmp_path):
     (tmp_path / "own.py").write_text(
-        "import ctypes, os, sys\n"
+        "import ctypes, os, sys, torch\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "def loud(q, k, v, **options):\n"
         "    print('{\"seconds\": 0}', flush=True); sys.stdin.read(); return sdpa(q, k, v, **options)\n"
         "def dies(q, k, v, **_):\n    print('last \\x1b[1mwords', file=sys.stderr, flush=True); os._exit(3)\n"
         "def ends(q, k, v, **_): os._exit(4)\n"
+        "def large(q, k, v, **_): return torch.empty(1 << 46)\n"
         "class Mute(Exception):\n    def __str__(self): raise ValueError\n"
         "def mute(q, k, v, **_): raise Mute\n"
         "def doubles(q, k, v, forked=[], **options):\n"
@@ -747,7 +749,7 @@ def worker(tmp_path):
         "def forks(q, k, v, **options):\n    os.fork(); return sdpa(q, k, v, **options)\n"
     )
     client = WorkerClient(Variant("here", CHECKOUT), WorkerSettings(str(tmp_path), timeout=60.0))
-    names = [f"{name}=own:{name}" for name in ("loud", "dies", "ends", "mute", "doubles", "forks")]
+    names = [f"{name}=own:{name}" for name in ("loud", "dies", "ends", "large", "mute", "doubles", "forks")]
     client.first = client.ask("cells", names=names, device="cpu", whole_registry=False, cases=[])
     yield client
     client.close()
@@ -811,6 +813,16 @@ def test_what_another_implementation_printed_is_no_reason(worker):
     ask_check(worker.ask, "loud", CASE)
     with pytest.raises(Lost, match=r"exit code 4\)$"):
         ask_check(worker.ask, "ends", CASE)
+
+
+@pytest.mark.skipif(not has_glibc(), reason="only glibc has arenas")
+def test_a_process_in_which_an_allocation_failed_is_replaced(worker):
+    """In it glibc's malloc keeps no pages any more."""
+    with pytest.raises(Skip, match=r"needs .* at least") as outcome:
+        ask_check(worker.ask, "loud", Case.of(T=1 << 24, H=64, D_h=8).columns())
+    assert not isinstance(outcome.value, Lost)
+    with pytest.raises(Lost, match="can't allocate memory"):
+        ask_check(worker.ask, "large", CASE)
 
 
 def test_a_worker_needs_torch_numpy_and_psutil_only_and_no_compiler_for_an_eager_call():

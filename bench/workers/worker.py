@@ -58,10 +58,17 @@ def _refuse_fork() -> int:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    """Return the reply to a failed request. A device that no longer computes makes the process unusable."""
-    from ..cases.outcome import Unusable, classify
-    from ..timing.devices import DEVICES
+    """Return the reply to a failed request. A device that no longer computes makes the process unusable, and so does a failed
+    allocation where pages are kept: glibc then takes this thread's memory from another arena, whose pages are not.
+    """
+    from torch import OutOfMemoryError
 
-    outcome = classify(error)
-    unusable = isinstance(outcome, Unusable) or not all(device.works() for device in DEVICES.values())
+    from ..cases.outcome import OutOfMemory, Unusable, classify
+    from ..timing.devices import DEVICES
+    from ..timing.malloc import keeps_pages
+
+    outcome, cause = classify(error), error.__cause__ or error
+    failed = isinstance(outcome, OutOfMemory) and not isinstance(cause, OutOfMemory | OutOfMemoryError)
+    works = all(device.works() for device in DEVICES.values())
+    unusable = isinstance(outcome, Unusable) or not works or (failed and keeps_pages())
     return {"failed": outcome.reason, "detail": str(outcome), "unusable": unusable}
