@@ -57,7 +57,7 @@ _FURTHER = (
     | dict.fromkeys(("peak_bytes", "flops", "bytes", "switches_involuntary"), _none_or_size)
     | dict.fromkeys(("error", "error_bound"), _NUMBER)
     | dict.fromkeys(("case_hash", "impl_hash"), _TEXT)
-    | {"repeats": bool | None}
+    | dict.fromkeys(("repeats", "proved_ragged"), bool | None)
 )
 RUN: dict[str, Any] = {
     "benchmarks": [{"stats": _STATS, "extra_info": _COLUMNS | _FURTHER}],

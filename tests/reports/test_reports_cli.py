@@ -85,8 +85,10 @@ def test_a_file_of_two_runs_is_refused(results, small, refusal):
     assert "extra_info.id: a second row of this cell" in refusal("--results", results)
 
 
-@pytest.mark.parametrize(("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1), ("peak_bytes", -1)])
-def test_sizes_and_ratios_are_positive_numbers(column, value, results, small, refusal):
+@pytest.mark.parametrize(
+    ("column", "value"), [("T", 0), ("ratio", "1.5"), ("ratio", -1), ("peak_bytes", -1), ("proved_ragged", "no")]
+)
+def test_a_value_of_a_column_of_another_kind_is_named(column, value, results, small, refusal):
     small["benchmarks"][0]["extra_info"][column] = value
     synthetic.save(small, results, "0001_bad")
     assert f"invalid value of benchmarks[0].extra_info.{column}" in refusal("--results", results)
