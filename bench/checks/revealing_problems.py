@@ -28,11 +28,11 @@ the long probe together weigh about an epsilon of the first one.
 """
 
 CLOSER = 10
-"""How often the spread of scores is halved, once for each query at which that step is 0: there all scores are nearly equal."""
+"""Number of spreads of scores, each half of the one before, among queries at which that step is 0."""
 
 UNEQUAL = 1 / 16
-"""Ratio of the largest difference of the other keys' scores from their mean to the distance of that from the first key's:
-tiles of keys with one weight for all show.
+"""Largest deviation of the other keys' scores from their mean, over the distance of that mean from the first key's score: a
+tile of keys with one weight for all shows.
 """
 
 FARTHEST_OF_FLOAT16 = 9.0
