@@ -41,9 +41,10 @@ from .problem import Problem
 from .revealing_problems import showing_output, showing_sums, showing_tails, solved, without_queries
 from .verifying import TOP_LEFT, CheckResult, verify
 
-FLOOR_OF_LSE = 1e-6
+FLOOR_OF_LSE, EPSILON_OF_LSE = 1e-6, 1 / 8
 """Error of a log-sum-exp allowed beside the plain formula's, per unit of its size: eight epsilons of float32, and an eighth of
-one of the case's dtype, to which some kernels round queries that they have scaled.
+one of the case's dtype, to which some kernels round queries that they have scaled; half of one where each score is one
+product.
 """
 
 
@@ -243,12 +244,12 @@ def check_lse(impl: Impl, case: Case) -> None:
     """Compare a kernel's log-sum-exp with the reference: on ordinary scores, in every pattern, with many low scores."""
     module = module_of(impl, case)
     module.kernel = impl.kernel  # type: ignore[assignment]  # whose second output the core leaves out
-    problems = [problem_of(case, input_set) for input_set in (0, 1)]
+    problems = {problem_of(case, input_set): EPSILON_OF_LSE for input_set in (0, 1)}
     if case.T_kv > LONG_PROBE:
-        problems.append(showing_tails(case))
+        problems[showing_tails(case)] = 1 / 2  # a score is one product
     with torch.no_grad():  # all at first: a later one must not change an earlier one
         found_all = [module(*it.tensors, **it.options) for it in map(strided, map(inputs_of, problems))]
-    for problem, found in zip(problems, found_all, strict=True):
+    for (problem, epsilons), found in zip(problems.items(), found_all, strict=True):
         if not (isinstance(found, tuple) and len(found) == 2):
             raise Wrong(f"returns {type(found).__name__}, not (o, lse)")
         lse, size = found[1], problem.inputs[0].shape[:-1]
@@ -256,10 +257,10 @@ def check_lse(impl: Impl, case: Case) -> None:
             raise Wrong(f"lse is a {type(lse).__name__}, not a tensor")
         if lse.shape != size or lse.dtype not in (torch.float32, torch.float64):
             raise Wrong(f"lse is {dtype_name(lse)} {tuple(lse.shape)}, not float32 {tuple(size)}")
-        _compare_lse(lse, impl.limits.returns_lse or math.e, problem)
+        _compare_lse(lse, impl.limits.returns_lse or math.e, problem, epsilons)
 
 
-def _compare_lse(lse: Tensor, base: float, problem: Problem) -> None:
+def _compare_lse(lse: Tensor, base: float, problem: Problem, epsilons: float) -> None:
     case = problem.case
     with reference.attending(reference.log_sum), autocasting(case):
         exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
@@ -267,7 +268,7 @@ def _compare_lse(lse: Tensor, base: float, problem: Problem) -> None:
     if problem.padding is not None and case.source == "self":
         shown &= problem.padding[:, None]
     error, own = ((it.double() - exact)[shown].abs() for it in (lse * math.log(base), plain))
-    size, least = 1 + exact[shown].abs(), max(FLOOR_OF_LSE, epsilon(case) / 8)
+    size, least = 1 + exact[shown].abs(), max(FLOOR_OF_LSE, epsilons * epsilon(case))
     if not (error <= (FACTOR * (own / size).max() + least) * size).all():
         most = error.nan_to_num(torch.inf, torch.inf).max()
         raise Wrong(f"lse is off by {most:.1e} of {exact[shown].abs().max():.1f}, if its base is {base:.4g}")
