@@ -35,10 +35,10 @@ KEEP: Mapping[str, str] = {
 }
 """`KEPT` as environment variables of a new process."""
 
-HUGE_PAGES: Mapping[str, str] = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Has glibc (2.35 or later) ask the system for huge pages; no effect elsewhere."""
+HUGE_PAGES: Mapping[str, str] = {"THP_MEM_ALLOC_ENABLE": "1"}
+"""Has torch align blocks of 2 MiB or more to pages, and ask Linux for huge pages."""
 
-ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", *HUGE_PAGES, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
 CALLS, WITHIN = 3, 0.5
@@ -50,8 +50,7 @@ def chosen() -> dict[str, str]:
     return {
         name: value
         for name, value in allocator_settings().items()
-        if name in (*KEEP, "MALLOC_MMAP_THRESHOLD_")
-        or (name in ("LD_PRELOAD", "GLIBC_TUNABLES") and "malloc" in value and HUGE_PAGES.get(name) != value)
+        if name in (*KEEP, "MALLOC_MMAP_THRESHOLD_") or (name in ("LD_PRELOAD", "GLIBC_TUNABLES") and "malloc" in value)
     }
 
 

@@ -38,7 +38,7 @@ def _differences(before: Object, after: Object) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Format a value; settings of an allocator as the name used by `--allocator`, if it has one."""
+    """Format a value; settings of an allocator by the name that `--allocator` has for them, if any."""
     if key != "allocator":
         return "none" if value in (None, {}, "") else str(value)
     if not value:
@@ -46,4 +46,5 @@ def _text(key: str, value: Any) -> str:
     preloaded = str(value.get("LD_PRELOAD", ""))
     kept = "keep" if value.get("MALLOC_MMAP_MAX_") == "0" else ""
     known = next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), kept)
-    return known or " ".join(f"{name}={setting}" for name, setting in value.items())
+    others = {name: it for name, it in value.items() if not known or not name.startswith(("MALLOC_", "LD_PRELOAD"))}
+    return " ".join(filter(None, (known, *(f"{name}={it}" for name, it in others.items()))))
