@@ -758,6 +758,12 @@ def worker(tmp_path):
 CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
+def test_workers_use_huge_pages_whatever_the_user_sets(monkeypatch, request):
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
+    worker = request.getfixturevalue("worker")
+    assert worker.first["fingerprint"]["allocator"]["THP_MEM_ALLOC_ENABLE"] == "1"
+
+
 @pytest.mark.parametrize("checked", [True, False])
 def test_expected_outputs_are_kept_for_other_processes(tasks, tmp_path, checked):
     """Each of which compares its own output with them."""

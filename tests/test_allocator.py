@@ -37,7 +37,7 @@ def attention(q, k, v, **_):
 @pytest.fixture
 def environ(monkeypatch):
     """Return an environment without settings of an allocator; changes end with the test."""
-    plain = {name: value for name, value in os.environ.items() if name not in malloc.chosen()}
+    plain = {name: value for name, value in os.environ.items() if name not in malloc.allocator_settings()}
     monkeypatch.setattr(os, "environ", plain)
     return plain
 
@@ -94,8 +94,9 @@ def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ, tmp_path, 
     on_gpu = [Cell(cell.impl, replace(cell.case, device="cuda")) for cell in large]
     choose(None, [*small, *on_gpu])
     assert malloc.chosen() == KEEP
-    environ.update(malloc.HUGE_PAGES)
-    assert malloc.keeps_pages()
+    for value, recorded in (("0", {}), ("1", malloc.HUGE_PAGES)):
+        environ["THP_MEM_ALLOC_ENABLE"] = value
+        assert malloc.keeps_pages() and malloc.allocator_settings() == KEEP | recorded
 
 
 @GLIBC

@@ -36,7 +36,7 @@ KEEP: Mapping[str, str] = {
 """`KEPT` as environment variables of a new process."""
 
 HUGE_PAGES: Mapping[str, str] = {"THP_MEM_ALLOC_ENABLE": "1"}
-"""Has torch align blocks of 2 MiB or more to pages, and ask Linux for huge pages."""
+"""Has torch align blocks of 2 MiB or more to pages, and ask Linux for huge pages; another value is the same as none."""
 
 ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", *HUGE_PAGES, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
@@ -56,7 +56,11 @@ def chosen() -> dict[str, str]:
 
 def allocator_settings() -> dict[str, str]:
     """Return the environment variables that select a memory allocator and its caching."""
-    return {name: os.environ[name] for name in sorted(os.environ) if name in ALLOCATOR or name.startswith("MALLOC_")}
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if (name in ALLOCATOR or name.startswith("MALLOC_")) and (name not in HUGE_PAGES or HUGE_PAGES[name] == value)
+    }
 
 
 @contextmanager

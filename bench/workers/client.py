@@ -107,7 +107,7 @@ class WorkerClient:
         """The caller's data on the cells that are ready to be timed in this process."""
         self._timeout = setting.timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (open until the process ends)
-        environment = {**HUGE_PAGES, **quiet_environment(setting.threads)} if setting.threads else {**os.environ}
+        environment = {**quiet_environment(setting.threads), **HUGE_PAGES} if setting.threads else {**os.environ}
         if variant.extensions:
             environment["TORCH_EXTENSIONS_DIR"] = str(variant.extensions)
         if setting.deterministic:  # torch reads it once, at its first product
