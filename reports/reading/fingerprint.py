@@ -9,6 +9,9 @@ from .runs import Object, Run
 SOFTWARE = ("torch", "torch_build", "python", "driver")
 """Parts of `machine_info` in which two comparable runs may differ."""
 
+KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_TOP_PAD_": str(1 << 28)}
+"""Settings that `--allocator keep` makes."""
+
 
 def differing(base: Run, head: Run, *, software: bool = False) -> str:
     """Describe the parts of the machine, or of the software, that differ: 'threads (2, then 4) and gpu (none, then NVIDIA
@@ -38,13 +41,10 @@ def _differences(before: Object, after: Object) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Format a value; settings of an allocator by the name that `--allocator` has for them, if any."""
+    """Format a value; settings of an allocator as in 'keep MALLOC_ARENA_MAX=1', with the name that `--allocator` has."""
     if key != "allocator":
         return "none" if value in (None, {}, "") else str(value)
     if not value:
         return "system"
-    preloaded = str(value.get("LD_PRELOAD", ""))
-    kept = "keep" if value.get("MALLOC_MMAP_MAX_") == "0" else ""
-    known = next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), kept)
-    others = {name: it for name, it in value.items() if not known or not name.startswith(("MALLOC_", "LD_PRELOAD"))}
-    return " ".join(filter(None, (known, *(f"{name}={it}" for name, it in others.items()))))
+    known = ["keep"] if KEEP.items() <= value.items() else []
+    return " ".join([*known, *(f"{name}={it}" for name, it in value.items() if not known or name not in KEEP)])

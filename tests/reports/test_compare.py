@@ -12,9 +12,9 @@ from reports.pages import compare as compare_command
 from reports.pages import comparison_page
 from reports.pages.comparison_text import changed, headline, sentences, summary
 from reports.reading import runs
+from reports.reading.fingerprint import KEEP
 from stats.arguments import without_padding
 
-KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": "1"}
 UNTOUCHED = {("fused", "UNCHANGED"), ("einsum", "UNCHANGED")}
 
 
@@ -137,7 +137,7 @@ def test_cells_of_another_benchmark_are_not_counted_among_the_judged_ones(compar
 
 
 def test_another_machine_is_not_compared_and_force_shows_numbers_without_verdicts(command, results, printed, tmp_path):
-    allocator = {**KEEP, "THP_MEM_ALLOC_ENABLE": "1"}
+    allocator = {**KEEP, "MALLOC_ARENA_MAX": "1", "THP_MEM_ALLOC_ENABLE": "1"}
     machine = {**synthetic.MACHINE, "threads": 4, "torch": "2.14.0", "allocator": allocator}
     out = command(tracked.run(1), tracked.run(2, slower={"sdpa": 2}, machine_info=machine), "--force", code=2)
     assert "2.0× as slow" in out and "REGRESSED" not in out and "12 INCONCLUSIVE" in out
@@ -146,10 +146,8 @@ def test_another_machine_is_not_compared_and_force_shows_numbers_without_verdict
     (file := tmp_path / "compared.json").write_text("an earlier one")
     asked = f"--json={file}", f"--html={(page := tmp_path / 'compared.html')}"
     out = " ".join(printed("compare", "base", "head", "--results", results, *asked, code=2).split())
-    assert (
-        "settings: threads (2, then 4) and allocator (system, then keep THP_MEM_ALLOC_ENABLE=1); no cell to compare"
-        in out
-    )
+    settings = "threads (2, then 4) and allocator (system, then keep MALLOC_ARENA_MAX=1 THP_MEM_ALLOC_ENABLE=1)"
+    assert f"settings: {settings}; no cell to compare" in out
     assert (
         "`--force` shows the numbers" in out
         and "<table" not in page.read_text()
