@@ -258,9 +258,10 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = refusal(suite, "--resume", "x")
         assert "run x was started with memory_gib" in refused and "same --quiet-machine, or start another" in refused
-    monkeypatch.setenv("OMP_DYNAMIC", "true")
-    assert "run x was started with OMP_DYNAMIC unset: continue it" in refusal(suite, "--resume", "x")
-    monkeypatch.delenv("OMP_DYNAMIC")
+    for variable in ("OMP_DYNAMIC", "THP_MEM_ALLOC_ENABLE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "1")
+            assert f"run x was started with {variable} unset: continue it" in refusal(suite, "--resume", "x")
     changed = "code or cases have changed since run x was started; start another one: --benchmark-save=NAME"
     own.write_text(OWN + "# another state\n")
     assert changed in refusal(suite, "--resume", "x")

@@ -101,7 +101,8 @@ def _command(given: list[str], folder: Path) -> str:
 
 def refuse_other_conditions(begun: Object, name: str) -> None:
     """Raise `UsageError` if a run was started on another machine, or with another torch, number of threads or environment."""
-    now = fingerprint() | state()["environment"]
+    both = begun, fingerprint() | state()["environment"]
+    begun, now = ({**it, **it["allocator"], "allocator": None} for it in both)
     if changed := [f"{it} {begun.get(it, 'unset')}" for it in begun | now if begun.get(it) != now.get(it)]:
         raise UsageError(
             f"run {name} was started with {', '.join(changed)}: continue it on that machine, with that torch and "
