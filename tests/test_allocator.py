@@ -82,6 +82,16 @@ def test_the_environment_is_not_overruled(environ):
 
 
 @GLIBC
+def test_settings_that_keep_no_pages_leave_the_choice_of_an_allocator(environ):
+    environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1"
+    choose("keep")
+    assert malloc.keeps_pages()
+    environ["GLIBC_TUNABLES"] += ":glibc.malloc.trim_threshold=1"
+    with pytest.raises(UsageError, match=r"chooses already \(GLIBC_TUNABLES="):
+        choose("keep")
+
+
+@GLIBC
 def test_pages_are_kept_unless_that_could_exhaust_the_memory(environ, tmp_path, monkeypatch):
     large, small = ([Cell(impls.get("fused"), Case.of(T=T, H=64, D_h=64))] for T in (1 << 18, 256))
     choose(None, large)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -41,17 +42,16 @@ HUGE_PAGES: Mapping[str, str] = {"THP_MEM_ALLOC_ENABLE": "1"}
 ALLOCATOR = ("LD_PRELOAD", "GLIBC_TUNABLES", *HUGE_PAGES, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Settings of the memory allocator, besides glibc's MALLOC_*."""
 
+CHOOSES = re.compile(r"MALLOC_(MMAP|TRIM|TOP)_|GLIBC_TUNABLES=.*malloc\.(mmap|trim|top)_|LD_PRELOAD=.*malloc")
+"""NAME=VALUE of the settings that select an allocator, or what glibc's maps, keeps and returns."""
+
 CALLS, WITHIN = 3, 0.5
 """Most timed calls under the other setting, and the seconds after which no more are made."""
 
 
 def chosen() -> dict[str, str]:
     """Return the environment variables that select an allocator or control glibc's page caching."""
-    return {
-        name: value
-        for name, value in allocator_settings().items()
-        if name in (*KEEP, "MALLOC_MMAP_THRESHOLD_") or (name in ("LD_PRELOAD", "GLIBC_TUNABLES") and "malloc" in value)
-    }
+    return {name: value for name, value in allocator_settings().items() if CHOOSES.match(f"{name}={value}")}
 
 
 def allocator_settings() -> dict[str, str]:
