@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from stats.axes import AXES, Values
@@ -10,7 +10,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED, TIED
 
 from ..reading import words
 from ..reading.axes import AXIS_NAMES, LAYER
-from ..reading.runs import Object, RunError
+from ..reading.runs import Object, Run, RunError
 from . import findings
 from .grid import Case, Mark, grid
 from .rows import Row, Rows, trusted, varying
@@ -58,21 +58,20 @@ def read_as(asked: Object) -> Object:
     return {**asked, "T": 1, "T_kv": asked["T"]}
 
 
-def advise(every: Rows, rows: Rows, asked: Values, wrong: Collection[str]) -> Object:
+def advise(every: Rows, rows: Rows, asked: Values, run: Run) -> Object:
     """Return recommendations as a machine-readable table; seconds and bytes.
 
-    `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`). `wrong`: implementations
-    that failed the correctness check anywhere in the run, which are `left_out`.
+    `asked` maps axes to values, and `rows` are those of `every` that have them (see `narrowed`).
 
-    Keys: `asked`; `left_out`, names; `cells`, one for each case (see `choice`); `page_faults`, a sentence on their cost,
-    or ''; `axes`, those that vary in the run.
+    Keys: `asked`; `left_out`, implementations that failed the correctness check anywhere in the run; `cells`, one for each
+    case (see `choice`); `page_faults`, a sentence on their cost, or ''; `axes`, those that vary in the run.
     """
     return {
         "asked": dict(asked),
-        "left_out": sorted(wrong),
+        "left_out": sorted(run.wrong),
         "axes": varying(trusted(every)),
         "cells": list(map(choice, grid(rows).cases)),
-        "page_faults": findings.page_faults(rows),
+        "page_faults": findings.page_faults(rows, run.machine["allocator"]),
     }
 
 

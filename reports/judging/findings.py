@@ -12,7 +12,8 @@ from stats.estimate import BETWEEN_PROCESSES, grouped
 from stats.ratios import FASTEST, NOT_RESOLVED
 
 from ..reading import units, words
-from ..reading.runs import Run
+from ..reading.fingerprint import KEEP
+from ..reading.runs import Object, Run
 from .grid import Case, Cases, Grid, counted, mean_slowdown, slowdown
 from .model_steps import OF_MODELS
 from .rows import Rows, ranked, ratio, trusted, varying
@@ -219,9 +220,9 @@ def faults(rows: Rows, skipped: Rows) -> list[str]:
     ]
 
 
-def page_faults(rows: Rows) -> str:
+def page_faults(rows: Rows, allocator: Object) -> str:
     """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses
-    `MIN_FAULT_SHARE`.
+    `MIN_FAULT_SHARE`. `allocator`: settings of the run, of which those that don't keep pages hold there, too.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
@@ -234,8 +235,10 @@ def page_faults(rows: Rows) -> str:
         return ""
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
+    also = "".join(f" and {name}={value}" for name, value in allocator.items() if name not in KEEP)
+    where = words.setting(most, always=varying(usable))
     text = (
-        f"With glibc's own settings {most['impl']} takes {fresh} at {words.setting(most, always=varying(usable))}, of which "
+        f"With glibc's own settings{also} {most['impl']} takes {fresh} at {where}, of which "
         f"{shares.percent(1 - most['kept'] / most['fresh'])} are page faults. With {KEEPING} it takes {kept}"
     )
     fastest = ranked(row for row in usable if row["id"] == most["id"])[0]

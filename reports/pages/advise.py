@@ -64,7 +64,7 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     if options.emit:
         print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))
     else:
-        _show(options, chosen[0], {kind: advice.advise(of, rows, asked, run.wrong) for kind, run, of, rows in usable})
+        _show(options, chosen[0], {kind: advice.advise(of, rows, asked, run) for kind, run, of, rows in usable})
     return command.FINE
 
 

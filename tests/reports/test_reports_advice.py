@@ -12,7 +12,7 @@ from reports.reading.axes import AXIS_NAMES
 
 def advised(run, asked=None):
     rows, asked = rows_of(run), asked or {}
-    return advice.advise(rows, advice.narrowed(rows, asked), asked, run.wrong)
+    return advice.advise(rows, advice.narrowed(rows, asked), asked, run)
 
 
 def test_without_significant_differences_the_smallest_median_is_chosen(as_run):

@@ -5,10 +5,11 @@ import synthetic_runs as synthetic
 
 from reports.judging import findings
 from reports.judging.rows import rows_of
+from reports.reading.fingerprint import KEEP
 
 
 def said(run):
-    return findings.page_faults(rows_of(run))
+    return findings.page_faults(rows_of(run), run.machine["allocator"])
 
 
 def test_wrong_outputs_are_warned_of(tiny):
@@ -49,6 +50,12 @@ def test_the_cost_of_page_faults_is_given(data, takes, share, faster, before, as
         f"With glibc's own settings fused takes {takes[0]} at B=1 H=8 D_h=64 T=4096 fp32 causal, of which {share} % are "
         f"page faults. With {findings.KEEPING} it takes {takes[1]}, and sdpa is {faster} instead of {before}."
     )
+
+
+def test_times_with_huge_pages_are_not_those_of_glibc_alone(as_run):
+    data = faulting(fused=352e-3)
+    data["machine_info"] |= {"allocator": {**KEEP, "THP_MEM_ALLOC_ENABLE": "1"}}
+    assert said(as_run(data)).startswith("With glibc's own settings and THP_MEM_ALLOC_ENABLE=1 fused takes 705 ms")
 
 
 def test_calls_that_take_as_long_with_kept_pages_lose_nothing(as_run):
