@@ -323,7 +323,7 @@ def test_a_saved_comparison_is_continued_with_the_same_code_on_the_same_machine(
     ran = command(f"--continue {file}")
     assert ran.code == 0 and f"saved: {file}\n" in ran.text and not ran.saved  # nothing is left to measure
     (repository / "impls" / "sdpa.py").write_text("changed = True\n")
-    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": "another"})
+    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: fingerprint() | {"torch": "another"})
     (repository / "edited.json").write_text(json.dumps(json.loads(file.read_text()) | {"pairs": [{}]}))
     (repository / "no.json").write_text(json.dumps(json.loads(file.read_text()) | {"same": 3}))
     for other, options, says in (
@@ -758,10 +758,11 @@ def worker(tmp_path):
 CASE = Case.of(T=16, H=2, D_h=8).columns()
 
 
-def test_workers_use_huge_pages_whatever_the_user_sets(monkeypatch, request):
-    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "0")
-    worker = request.getfixturevalue("worker")
-    assert worker.first["fingerprint"]["allocator"]["THP_MEM_ALLOC_ENABLE"] == "1"
+@pytest.mark.parametrize(("variable", "always"), [("THP_MEM_ALLOC_ENABLE", "1"), ("MALLOC_MMAP_MAX_", "0")])
+def test_the_user_does_not_change_the_allocator_of_a_comparison(variable, always, monkeypatch, request):
+    monkeypatch.setenv(variable, "7")
+    allocator = request.getfixturevalue("worker").first["fingerprint"]["allocator"]
+    assert allocator[variable] == always and allocator == planning.conditions()["allocator"]
 
 
 @pytest.mark.parametrize("checked", [True, False])

@@ -163,7 +163,7 @@ def test_what_was_measured_counts_until_something_of_it_changes(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ab, "compare", compare)
     monkeypatch.setattr(comparison, "of_file", lambda file: found(a=(1.0, 0.01)))
-    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": now["torch"]})
+    monkeypatch.setattr("bench.ab.plan.fingerprint", lambda: {"torch": now["torch"], "allocator": {}})
     monkeypatch.setattr("bench.ab.plan.interpreter", lambda path: (path, now["python"]))
     for count in (1, 2):
         Path("mine.py").write_text(now["kernel"])

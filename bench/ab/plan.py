@@ -23,6 +23,7 @@ from ..selection.choice import folder_of, from_folder, is_installed, listed, lis
 from ..selection.errors import UsageError
 from ..selection.options import CELLS, cases_of, picked, sweep_of, warn_of_threads
 from ..timing.machine import fingerprint
+from ..timing.malloc import HUGE_PAGES, KEEP
 from ..workers.client import NamedWorkers, Script, Variant, WorkerClient, WorkerSettings, run_concurrently
 from .sources import (
     check_out,
@@ -292,4 +293,5 @@ def interpreter(given: str) -> tuple[str, str]:
 def conditions() -> Record:
     """Return the machine and procedure of a comparison, as they are saved."""
     machine = {fact: value for fact, value in fingerprint().items() if fact != "threads"}  # workers have their own
+    machine["allocator"] |= {**KEEP, **HUGE_PAGES}  # of workers, too
     return machine | {"procedure": digest_of({path: CHECKOUT / path for path in PROCEDURE})}
