@@ -129,6 +129,7 @@ def test_workloads_of_flashinfer_bench(tmp_path, capsys):
         ('{"definition": "gqa_paged_decode_h1_kv1_d8_ps1"}', "a record has no 'workload'"),
         ('[{"T": 4', "not JSON: "),
         ("T,H\n16,2,3\n", "a line has more values than columns"),
+        *[(nothing, "contains no case$") for nothing in ("", "[]", "T,H\n", "input_length,output_length\n")],
         ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
         (jsonl(workload("gqa_paged_decode_h1_kv1_d8_ps1", len_indptr=1, num_kv_indices=4)), "integer division"),
     ],

@@ -51,30 +51,31 @@ def read(path: Path) -> tuple[dict[str, Point], list[str]]:
     left_out: Counter[str] = Counter()
     try:
         text = path.read_text(encoding="utf-8-sig")
-        records = list(_records(text))
-        points = list(_reader(records)(records or text.splitlines(), path.parent, left_out))
+        records = _records(text)
+        points = list(_reader(records)(text.splitlines() if records is None else records, path.parent, left_out))
     except KeyError as error:
         raise UsageError(f"--cases {path}: a record has no {error}") from None
     except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise UsageError(f"--cases {path}: {getattr(error, 'strerror', None) or error}") from None
     notes = [f"--cases {path}: {count} × {what}" for what, count in left_out.items()]
     if not points:
-        raise UsageError("; ".join([f"--cases {path}: no case that can be measured", *notes]))
+        nothing = f"--cases {path}: contains no case" + " that can be measured" * bool(notes)
+        raise UsageError("; ".join([nothing, *notes]))
     return {f"{path.name}, {i}": point for i, point in enumerate(points, 1)}, notes
 
 
-def _reader(records: Sequence[Record]) -> Callable[..., Iterator[Point]]:
-    """Select a reader by the keys of the first record; files without records have one batch per line."""
-    if not records:
+def _reader(records: Sequence[Record] | None) -> Callable[..., Iterator[Point]]:
+    """Select a reader by the keys of the first record; other files have one batch per line."""
+    if records is None:
         return _batches
-    keys = {*records[0]} if isinstance(records[0], Mapping) else set()
+    keys = {*records[0]} if records and isinstance(records[0], Mapping) else set()
     if "definition" in keys:
         return _workloads
     return _drawn if {*map(_plain, keys)} & {*PROMPT} else _own
 
 
-def _records(text: str) -> Iterator[Record]:
-    """Parse records from JSON, JSONL or CSV; yields nothing for other text."""
+def _records(text: str) -> list[Record] | None:
+    """Parse records from JSON, JSONL or CSV; None for other text."""
     if text.lstrip()[:1] in ("[", "{"):
         try:
             found = json.loads(text)
@@ -83,9 +84,8 @@ def _records(text: str) -> Iterator[Record]:
                 found = [json.loads(line) for line in text.splitlines() if line.strip()]
             except ValueError:
                 raise ValueError(f"not JSON: {error}") from None
-        yield from [found] if isinstance(found, dict) else found
-    elif "," in text.partition("\n")[0].partition("#")[0]:
-        yield from csv.DictReader(text.splitlines())
+        return [found] if isinstance(found, dict) else found
+    return [*csv.DictReader(text.splitlines())] if "," in text.partition("\n")[0].partition("#")[0] else None
 
 
 def _plain(name: Any) -> str:
