@@ -21,7 +21,7 @@ HERE = Setting("cpu", THREADS, "float32", False, "causal", 1, 2, 2, 8, 8, None)
 
 def text(kernel="fused", first=16, last=32, *settings):
     run = SimpleNamespace(name="0001_x", date="", commit_id="", machine={"torch": str(torch.__version__)})
-    return dispatcher.module("here", [run], {key: [(first, last, kernel)] for key in settings or [HERE]})
+    return dispatcher.module("here", [run], {key: [(first, last, kernel)] for key in settings or [HERE]}, [])
 
 
 def module(folder, source):

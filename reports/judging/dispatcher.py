@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -76,8 +77,9 @@ ByLength = dict[int, dict[str, Ratio]]
 """By number of keys, the ratio of each kernel's time to SDPA's."""
 
 
-def emit(path: Path, runs: Sequence[tuple[Run, Rows]]) -> str:
-    """Write the module from the given rows of the runs, oldest first; returns a sentence on its contents.
+def emit(path: Path, runs: Sequence[tuple[Run, Rows]], arguments: Sequence[str]) -> str:
+    """Write the module from the given rows of the runs, oldest first, which the arguments of `advise` selected; returns a
+    sentence on its contents.
 
     Raises:
         RunError: another file has that name, or the runs don't belong together or contain no selectable kernel.
@@ -95,7 +97,7 @@ def emit(path: Path, runs: Sequence[tuple[Run, Rows]]) -> str:
             f"no kernel to choose: measure {SDPA} and at least one of {', '.join(kernels())}, in cases that SDPA supports"
         )
     table = {setting: found for setting, by_length in known.items() if (found := [*key_ranges(by_length)])}
-    text = module(path.stem, [run for run, _ in runs], table)
+    text = module(path.stem, [run for run, _ in runs], table, arguments)
     if path.exists() and not path.read_bytes().startswith(text[: text.index("\n")].encode()):
         raise RunError(f"--emit {path}: there is another file of that name; choose another one")
     command.write(path, text)
@@ -112,10 +114,13 @@ def kernels() -> dict[str, str]:
     return {file.name.removesuffix(_SUFFIX): file.read_text(encoding="utf-8").strip() for file in files}
 
 
-def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]]) -> str:
+def module(
+    name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyRange]], arguments: Sequence[str]
+) -> str:
     """Return the module's source."""
     chosen = {kernel for found in table.values() for *_, kernel in found}
-    lines = [f"Machine: {fingerprint.line(runs[-1].machine)}"]
+    lines = [f"Written by: {as_typed(f'python -m reports advise {shlex.join(arguments)}')}"]
+    lines += [f"Machine: {fingerprint.line(runs[-1].machine)}"]
     lines += [
         f"Run: {run.name} of {run.date[:10]}" + (f", commit {run.commit_id}" if run.commit_id else "") for run in runs
     ]
@@ -125,8 +130,7 @@ def module(name: str, runs: Sequence[Run], table: Mapping[Setting, Sequence[KeyR
     )
     source: str = template.render(
         name=name,
-        command=as_typed(f"python -m reports advise --emit {name}.py"),
-        provenance=[re.sub(r"[^\w ·.,:()/+@-]+", " ", line) for line in lines],  # they go into a docstring
+        provenance=[re.sub(r"[^\w ·.,:()/+@'*?=-]+", " ", line) for line in lines],  # they go into a docstring
         torch=repr(str(runs[-1].machine.get("torch"))),
         may_lose=f"{MAY_LOSE:.0%}",
         code="\n\n\n".join(code for kernel, code in kernels().items() if kernel in chosen),

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     for why in (*missing, *stopped, *doubtful):
         command.warn(why)
     if options.emit:
-        print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable]))
+        print(dispatcher.emit(options.emit, [(run, rows) for _, run, _, rows in usable], arguments))
     else:
         _show(options, chosen[0], {kind: advice.advise(of, rows, asked, run) for kind, run, of, rows in usable})
     return command.FINE

@@ -74,7 +74,7 @@ def main() -> None:
         if (key.gradients, key.T) in MODES and key.mask in ("none", "causal")
     }
     with tempfile.TemporaryDirectory() as folder:
-        print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows))
+        print(dispatcher.emit(Path(folder) / f"{MODULE}.py", rows, []))
         found = []
         for setting, T in drawn(table, asked.cases, random.Random(asked.seed)):
             found.append(timed(Path(folder), setting, T, table[setting], asked.options.split()))

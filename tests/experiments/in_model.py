@@ -66,13 +66,13 @@ def main() -> None:
     known = dispatcher.measured(rows)
     table = {it: of for it, of in known.items() if fits(it) and all(getattr(it, n) == layer[n] for n in HEADS)}
     with tempfile.TemporaryDirectory() as folder:
-        print(dispatcher.emit(Path(folder) / "here.py", rows))
+        print(dispatcher.emit(Path(folder) / "here.py", rows, []))
         names = {SDPA: SDPA, "here": registered(Path(folder) / "here.py")}
         timed_ = {name for by_length in table.values() for over in by_length.values() for name in over}
         for i, kernel in enumerate(sorted(timed_.intersection(dispatcher.kernels()))):
             always = {setting: [(1, 1 << 20, kernel)] for setting in table}
             path = Path(folder) / f"only_{i}.py"  # transformers takes a name with `flash` in it for one of its own
-            path.write_text(dispatcher.module(path.stem, [run for run, _ in rows], always), encoding="utf-8")
+            path.write_text(dispatcher.module(path.stem, [run for run, _ in rows], always, []), encoding="utf-8")
             names[kernel] = registered(path)
         found = []
         for setting, T in drawn(table, asked.cases, random.Random(asked.seed)):

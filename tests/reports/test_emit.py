@@ -59,9 +59,9 @@ def emitted(as_run, tmp_path, printed):
 
 
 def test_the_module_says_where_it_comes_from(emitted):
-    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}))
+    text = emitted(run_of({"fused": 0.5, "sdpa_math": 0.7, "einsum": 2.0}), "--T", "64..256")
     about = ast.get_docstring(ast.parse(text))
-    for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "0001_x of 2026-11-20, commit 0123abc", "--emit here.py"):
+    for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "0001_x of 2026-11-20, commit 0123abc", "here.py --T 64..256"):
         assert expected in about
     assert "('cpu', 2, torch.float32, False, 'causal', 1, 8, 8, 64, 64, None)" in text
     assert "(64, 256, fused),\n" in text
@@ -130,7 +130,7 @@ def test_text_of_a_run_file_never_becomes_code(emitted):
     machine = {**synthetic.MACHINE, "cpu": evil, "gpu": evil, "torch": "'+str(1/0)+'"}
     data = run_of({"fused": 0.5}, device="cuda", top={"machine_info": machine, "commit_info": {"id": evil}})
     data["benchmarks"] += run_of({"fused": 0.5}, dtype="float32;x")["benchmarks"]
-    tree = ast.parse(emitted(data))
+    tree = ast.parse(emitted(data, "--results", evil))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "SystemExit"]
     assert {type(node).__name__ for node in tree.body} == {"Expr", "ImportFrom", "Import", "Assign", "FunctionDef"}
 
