@@ -38,7 +38,7 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
     _CACHES.extend((many, few))
 
     def problem(case: Case, *input_set: int) -> Made:
-        return (many if case.B * case.H * case.T * case.T_kv <= SMALL else few)(case, *input_set)
+        return (many if case.pairs <= SMALL else few)(case, *input_set)
 
     return problem
 

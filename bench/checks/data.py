@@ -91,7 +91,7 @@ def rows(case: Case, input_set: int, most: float = math.inf) -> Tensor | None:
 
     Random, because equidistant rows would hit only a few positions within a kernel's blocks.
     """
-    cost = 2 * case.B * case.H * case.T * case.T_kv * (case.D_h + case.D_v)
+    cost = 2 * case.pairs * (case.D_h + case.D_v)
     whole = WHOLE_WITH_GRADIENTS if case.does.gradients else WHOLE
     most = int(min(most, case.T * min(1.0, whole / cost)))
     most = max(1, min(most, SECOND_SET_ROWS) if input_set else most)

@@ -181,7 +181,7 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
     for probe in padded(impl, probed):
         yield f"{case.scope} (probe)", eager, probe, check_probe
     few = case.T <= FEW_QUERIES and cached_numbers(case.core) <= LARGEST_CACHE
-    if eager.limits.returns_lse and (few or case.B * case.H * case.T * case.T_kv <= SMALL):
+    if eager.limits.returns_lse and (few or case.pairs <= SMALL):
         yield "log-sum-exp", eager, case.core, check_lse
 
 

@@ -144,7 +144,7 @@ class Problem:
 
     @cached_property
     def expected(self) -> tuple[Expected, ...]:
-        few = self.case.B * self.case.H * self.case.T * self.case.T_kv <= FEW_SCORES
+        few = self.case.pairs <= FEW_SCORES
         with threads(1 if few else None), torch.inference_mode(False):
             return self.solve()
 
