@@ -293,5 +293,5 @@ def interpreter(given: str) -> tuple[str, str]:
 def conditions() -> Record:
     """Return the machine and procedure of a comparison, as they are saved."""
     machine = {fact: value for fact, value in fingerprint().items() if fact != "threads"}  # workers have their own
-    machine["allocator"] |= {**KEEP, **HUGE_PAGES}  # of workers, too
+    machine["allocator"] = dict(sorted((machine["allocator"] | KEEP | HUGE_PAGES).items()))  # as in workers
     return machine | {"procedure": digest_of({path: CHECKOUT / path for path in PROCEDURE})}
