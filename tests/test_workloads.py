@@ -35,6 +35,7 @@ def test_our_own_format_has_axes_each_with_a_value_or_several(tmp_path):
     assert {it.dtype for it in cases(tmp_path, "own.json", content, dtype="bfloat16")} == {"bfloat16"}
     table = "T,H,sinks,window\n64,4,on,none\n128,4,on,none\n"
     assert cases(tmp_path, "own.csv", table) == cases(tmp_path, "own.json", content)[:2]
+    assert [it.T for it in cases(tmp_path, "one.csv", "T\n64\n128\n")] == [64, 128]
 
 
 def test_a_record_that_names_a_model_has_its_heads(tmp_path):
@@ -130,7 +131,7 @@ def test_workloads_of_flashinfer_bench(tmp_path, capsys):
         ('[{"T": 4', "not JSON: "),
         ("T,H\n16,2,3\n", "a line has more values than columns"),
         *[(nothing, "contains no case$") for nothing in ("", "[]", "T,H\n", "input_length,output_length\n")],
-        ("nothing\n", "no case that can be measured; .*1 × a line that is not a batch"),
+        ("nothing\n", "contains no case that can be measured; .*1 × a line that is not a batch"),
         (jsonl(workload("gqa_paged_decode_h1_kv1_d8_ps1", len_indptr=1, num_kv_indices=4)), "integer division"),
     ],
 )

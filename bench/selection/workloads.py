@@ -85,7 +85,8 @@ def _records(text: str) -> list[Record] | None:
             except ValueError:
                 raise ValueError(f"not JSON: {error}") from None
         return [found] if isinstance(found, dict) else found
-    return [*csv.DictReader(text.splitlines())] if "," in text.partition("\n")[0].partition("#")[0] else None
+    first = text.partition("\n")[0].partition("#")[0]
+    return [*csv.DictReader(text.splitlines())] if "," in first or first.strip() in AXES else None
 
 
 def _plain(name: Any) -> str:
