@@ -71,7 +71,7 @@ def advise(every: Rows, rows: Rows, asked: Values, run: Run) -> Object:
         "left_out": sorted(run.wrong),
         "axes": varying(trusted(every)),
         "cells": list(map(choice, grid(rows).cases)),
-        "page_faults": findings.page_faults(rows, run.machine["allocator"]),
+        "page_faults": findings.page_faults(rows, run.machine),
     }
 
 

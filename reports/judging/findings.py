@@ -220,9 +220,9 @@ def faults(rows: Rows, skipped: Rows) -> list[str]:
     ]
 
 
-def page_faults(rows: Rows, allocator: Object) -> str:
+def page_faults(rows: Rows, machine: Object) -> str:
     """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses
-    `MIN_FAULT_SHARE`. `allocator`: settings of the run, of which those that don't keep pages hold there, too.
+    `MIN_FAULT_SHARE`. `machine`: that of the run; settings of its allocator that don't keep pages hold there, too.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
     """
@@ -235,7 +235,7 @@ def page_faults(rows: Rows, allocator: Object) -> str:
         return ""
     most = max(faulting, key=lambda row: row["fresh"] - row["kept"])
     kept, fresh = (units.seconds(most[way]) for way in ("kept", "fresh"))
-    also = "".join(f" and {name}={value}" for name, value in allocator.items() if name not in KEEP)
+    also = "".join(f" and {name}={value}" for name, value in machine.get("allocator", {}).items() if name not in KEEP)
     where = words.setting(most, always=varying(usable))
     text = (
         f"With glibc's own settings{also} {most['impl']} takes {fresh} at {where}, of which "

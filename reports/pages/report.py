@@ -33,5 +33,5 @@ def report(run: Run) -> Report:
         Palette(made.own, made.impls),
         findings.headline(made, run.baseline_impl),
         findings.confidence(run, made),
-        findings.page_faults(rows, run.machine["allocator"]),
+        findings.page_faults(rows, run.machine),
     )
