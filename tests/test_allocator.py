@@ -20,6 +20,7 @@ from bench.selection.errors import UsageError
 from bench.timing import malloc
 from bench.timing.devices import cpu
 from bench.timing.devices.cpu import CpuMeter
+from reports.reading import fingerprint
 
 from .conftest import only_run
 
@@ -75,10 +76,15 @@ def test_the_environment_is_not_overruled(environ):
     environ.pop("MALLOC_MMAP_MAX_")
     with pytest.raises(UsageError, match="the run was started with another one"):
         choose("system", begun=KEEP)
+    choose("system", begun=malloc.HUGE_PAGES)  # refused for the variable, by name
     environ["MALLOC_MMAP_MAX_"] = "0"
     choose(None)
     assert environ["MALLOC_MMAP_MAX_"] == "0" and "MALLOC_TRIM_THRESHOLD_" not in environ
     assert malloc.time_other_setting(lambda: pytest.fail("is called")) == {}
+
+
+def test_reports_know_the_settings_of_keep():
+    assert fingerprint.KEEP == KEEP
 
 
 @GLIBC

@@ -9,7 +9,7 @@ from ctypes.util import find_library
 
 from ..cases.cells import Cell
 from ..timing.devices.cpu import total_bytes
-from ..timing.malloc import KEEP, allocator_settings, chosen, has_glibc
+from ..timing.malloc import KEEP, chosen, has_glibc
 from .errors import UsageError
 
 LIBRARIES = {"tcmalloc": ("tcmalloc_minimal", "tcmalloc"), "jemalloc": ("jemalloc",)}
@@ -41,7 +41,7 @@ def choose(name: str | None, cells: Sequence[Cell] = (), begun: Mapping[str, str
             f"--allocator {name}: the environment chooses already ({listed}): unset them, or leave out --allocator"
         )
     os.environ.update(wanted)
-    if begun is not None and begun != allocator_settings():
+    if begun is not None and chosen(begun) != chosen():
         raise UsageError(
             f"--allocator {name}: the run was started with another one; leave out --allocator to keep that"
         )

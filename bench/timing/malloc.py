@@ -49,9 +49,10 @@ CALLS, WITHIN = 3, 0.5
 """Most timed calls under the other setting, and the seconds after which no more are made."""
 
 
-def chosen() -> dict[str, str]:
-    """Return the environment variables that select an allocator or control glibc's page caching."""
-    return {name: value for name, value in allocator_settings().items() if CHOOSES.match(f"{name}={value}")}
+def chosen(settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the settings, by default of the environment, that select an allocator or control glibc's page caching."""
+    there = allocator_settings() if settings is None else settings
+    return {name: value for name, value in there.items() if CHOOSES.match(f"{name}={value}")}
 
 
 def allocator_settings() -> dict[str, str]:
@@ -59,7 +60,7 @@ def allocator_settings() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if (name in ALLOCATOR or name.startswith("MALLOC_")) and (name not in HUGE_PAGES or HUGE_PAGES[name] == value)
+        if (name in ALLOCATOR or name.startswith("MALLOC_")) and HUGE_PAGES.get(name, value) == value
     }
 
 
