@@ -258,7 +258,7 @@ def test_a_run_is_resumed_by_the_same_code_with_its_options_and_refused_by_other
         patch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**50, available=2**40))
         refused = refusal(suite, "--resume", "x")
         assert "run x was started with memory_gib" in refused and "same --quiet-machine, or start another" in refused
-    for variable in ("OMP_DYNAMIC", "THP_MEM_ALLOC_ENABLE"):
+    for variable in ("OMP_DYNAMIC", "THP_MEM_ALLOC_ENABLE", "ONEDNN_MAX_CPU_ISA"):
         with monkeypatch.context() as patch:
             patch.setenv(variable, "1")
             assert f"run x was started with {variable} unset: continue it" in refusal(suite, "--resume", "x")

@@ -15,7 +15,7 @@ from .devices.cpu import cores
 from .malloc import allocator_settings
 
 SPEED = re.compile(
-    "(?!.*(_DIR|_PATH|_HOME|_DEVICES)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_)"
+    "(?!.*(_DIR|_PATH|_HOME|_DEVICES)$)(OMP_|MKL_|KMP_|GOMP_|TORCH|PYTORCH_|CUDA_|CUBLAS_|NVIDIA_TF32|MALLOC_|ONEDNN_|DNNL_)"
 )
 """Environment variables that may determine speed; folders don't, and the fingerprint names the GPU."""
 
