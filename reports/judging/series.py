@@ -112,11 +112,17 @@ def oldest_first(found: Iterable[Run]) -> list[Saved]:
     return [kept[when] for when in sorted(kept)]
 
 
-def of_one_machine(ordered: Sequence[Saved]) -> list[Saved]:
-    """Return the runs whose machine and environment equal the last one's; versions of software may differ."""
+def of_one_machine(ordered: Sequence[Saved]) -> tuple[list[Saved], str]:
+    """Return the runs whose machine and environment equal the last one's (versions of software may differ), and what
+    differs in the latest of the others.
+    """
     newest = ordered[-1].run
-    differs = (fingerprint.differing, fingerprint.environment)
-    return [one for one in ordered if not any(found(one.run, newest) for found in differs)]
+    found = [
+        (one, fingerprint.differing(one.run, newest) or fingerprint.environment(one.run, newest)) for one in ordered
+    ]
+    return [one for one, differs in found if not differs], next(
+        (differs for _, differs in reversed(found) if differs), ""
+    )
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:

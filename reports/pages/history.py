@@ -34,10 +34,10 @@ def main(arguments: Sequence[str], confirm: Confirm) -> int:
     options = _parser().parse_args(arguments)
     results = command.results(options)
     ordered = series.oldest_first(command.newest_first(results))
-    same = series.of_one_machine(ordered)
-    others = len(ordered) - len(same)
+    same, differs = series.of_one_machine(ordered)
+    others = plural(len(ordered) - len(same), "run")
     what = "among these: a step may be the machine's" if options.force else "left out; --force includes them"
-    notes = [f"{plural(others, 'run')} of other machines or environments {what}"] * bool(others)
+    notes = [f"{others} of other machines or environments {what}; the latest differs in {differs}"] * bool(differs)
     for note in notes:
         command.warn(note)
     chosen = ordered if options.force else same

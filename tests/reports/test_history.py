@@ -234,7 +234,8 @@ def test_runs_of_other_machines_are_left_out_unless_forced(nights, written, caps
     nights(night)
     page = written()
     assert "9 runs" in page and "0002_night" not in page and "0003_night" not in page
-    assert "3 runs of other machines or environments left out; --force includes them" in capsys.readouterr().err
+    said = "3 runs of other machines or environments left out; --force includes them; the latest differs in "
+    assert f"{said}OMP_PROC_BIND (true, then none)" in capsys.readouterr().err
     assert "12 runs, 0001_night to" in written("--force")
 
 
