@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .runs import Object, Run
+from .words import plural
 
 SOFTWARE = ("torch", "torch_build", "python", "driver")
 """Parts of `machine_info` in which two comparable runs may differ."""
@@ -29,8 +30,9 @@ def environment(base: Run, head: Run) -> str:
 
 def line(machine: Object) -> str:
     """Return known facts in one line: 'AMD EPYC · 2 cores · 24 GiB · torch 2.13.0'."""
-    known = {"gpu": "{}", "cpu": "{}", "cores": "{} cores", "memory_gib": "{} GiB", "torch": "torch {}"}
-    return " · ".join(text.format(machine[key]) for key, text in known.items() if machine.get(key))
+    known = {"gpu": "{}", "cpu": "{}", "cores": "{}", "memory_gib": "{} GiB", "torch": "torch {}"}
+    texts = {**machine, "cores": plural(machine.get("cores", 0), "core")}
+    return " · ".join(text.format(texts[key]) for key, text in known.items() if machine.get(key))
 
 
 def _differences(before: Object, after: Object) -> str:

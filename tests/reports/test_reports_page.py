@@ -43,10 +43,11 @@ def test_a_page_has_every_table_and_figure_beside_it(written):
 
 
 def test_the_page_has_machine_command_and_skips(interleaved_data, as_run):
-    text = page.html(report(as_run(interleaved_data)))
+    machine = interleaved_data["machine_info"] | {"cores": 1}
+    text = page.html(report(as_run({**interleaved_data, "machine_info": machine})))
     words = Outline(text).words
     assert re.search(r"packed\s✗</th>", text)  # in tables, too
-    for expected in ("AMD EPYC 9B14", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
+    for expected in ("AMD EPYC 9B14 · 1 core · ", "2.13.0+cpu", "pytest bench/ --benchmark-save=x", "loop stops at T = 64",
                      "error 0.3 exceeds its bound", "environment LANG",
                      "packed ✗ did not pass the correctness check"):  # fmt: skip
         assert expected in words, expected
