@@ -96,7 +96,7 @@ WRONG = {
     "true or false": {"is_causal": ("no",), "attention_bias": ([1],), "multi_query": (2,), "use_sliding_window": ("x",)},
     "a list of names": {"layer_types": ([1], "full_attention")},
     "text": {"model_type": (1,), "dtype": (["float32"],), "torch_dtype": ({},)},
-    "an object": {"text_config": ("x",), "attn_config": ([1],)},
+    "an object": {"text_config": ("x",), "attn_config": ([1],), "rope_scaling": ("x",)},
 }  # fmt: skip
 """Values of another kind than the one named, by key."""
 
@@ -126,6 +126,11 @@ def test_a_value_of_another_kind_is_one_line(key, value, kind, tmp_path):
             for more, says in (
                 ({"sliding_window": 8, "layer_types": ["x"]}, "layer_types has neither"),
                 ({"layer_types": ["hybrid"]}, "layer_types has neither"),
+                (
+                    {"block_configs": [{}]},
+                    "block_configs has sizes of each layer: replace it by the num_key_value_heads",
+                ),
+                ({"lambda_std_dev": 0.1}, "attention with lambda_std_dev can't be measured"),
                 (
                     {"num_landmarks": 64},
                     "attention with num_landmarks can't be measured: no implementation computes it",
@@ -163,6 +168,10 @@ def test_differences_from_the_config_are_reported():
     assert [*notes_of({"model_type": "gpt2", "scale_attn_weights": False, **H64})] == [
         "scores are scaled by 1 / sqrt(16), not by 1"
     ]
+    yarn = {"factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "yarn"}
+    assert [*notes_of({"model_type": "deepseek_v3", "num_kv_shared_layers": 0, "rope_scaling": yarn, **H64})] == [
+        "scores are scaled by 1 / sqrt(192), not by 0.1352"
+    ]
     granite = {"model_type": "granite", **H64}
     assert not [*notes_of(granite | {"attention_multiplier": 0.25})]
     assert [*notes_of(granite | {"attention_multiplier": 0.0625})] == [
@@ -185,7 +194,15 @@ def test_differences_from_the_config_are_reported():
          {"d_model": 3840, "H": 16, "H_kv": 8, "D_h": 256}),
         ({"model_type": "t5", "is_encoder_decoder": False, "d_model": 64, "num_heads": 4, "d_kv": 128},
          {"H_kv": 4, "D_h": 128}),
+        ({"model_type": "chatglm", "kv_channels": 8, "multi_query_group_num": 2, "add_qkv_bias": True,
+          "add_bias_linear": False, **H64},
+         {"H_kv": 2, "D_h": 8, "qkv_bias": True}),
+        ({"model_type": "step", "num_attention_groups": 1, "head_dim": 0, **H64}, {"H_kv": 1}),
         ({"model_type": "dinov2", "patch_size": 14, "image_size": 28, **H64}, {"H_kv": 4, "mask": "none", "T": 5}),
+        ({"model_type": "dinov3_vit", "patch_size": 14, "image_size": 28, "num_register_tokens": 4, **H64},
+         {"H_kv": 4, "mask": "none", "T": 9}),
+        ({"model_type": "siglip_vision_model", "patch_size": 14, "image_size": 30, **H64},
+         {"H_kv": 4, "mask": "none", "T": 4, "qkv_bias": True, "out_bias": True}),
         ({"model_type": "mimo_v2_flash", "v_head_dim": 8, **H64}, {"H_kv": 4, "D_v": 8}),
         ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"], **H64}, {"H_kv": 4}),
         ({"model_type": "roberta", **H64}, {"H_kv": 4, "mask": "none", "qkv_bias": True, "out_bias": True}),

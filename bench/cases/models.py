@@ -119,6 +119,7 @@ CODE: dict[str, Config] = {
         "qwen2 qwen2_moe": {"qkv_bias": True, "use_sliding_window": False},
         "qwen3": {"use_sliding_window": False},
         "qwen3_moe smollm3": {"num_key_value_heads": 4, "use_sliding_window": False},
+        "siglip_vision_model": BIASED | ENCODES | {"image_size": 224, "patch_size": 16, "class_token": False},
         "starcoder2": BIASED | {"num_key_value_heads": 2},
         "t5": ENCODER_DECODER | {"attention_multiplier": 1.0},
         "vit": BIASED | ENCODES | {"image_size": 224, "patch_size": 16},
@@ -131,12 +132,20 @@ other types only the keys of the configuration are known.
 """
 
 UNLIKE = {
-    "q_lora_rank": "queries are projected in one step, not through a latent of {}",
+    **dict.fromkeys(("q_lora_rank", "share_q_dim"), "queries are projected in one step, not through a latent of {}"),
     "attention_chunk_size": "attention in chunks of {0} tokens is measured as causal, which it is up to T = {0}",
     "scale_attn_by_inverse_layer_idx": "scores are scaled alike in all layers",
     "clip_qkv": "queries, keys and values are not clipped to {}",
     "relative_attention_num_buckets": "the bias by relative position is left out (--bias dense has one of its size)",
     "index_topk": "queries see every key, not {} chosen ones",
+    "dense_attention_every_n_layers": "of {} layers one is measured, the others are block-sparse",
+    **dict.fromkeys(("attn_type_list", "linear_attn_config"), "layers of linear attention are left out"),
+    **dict.fromkeys(("num_kv_shared_layers", "use_cla"), "every layer projects its own keys and values"),
+    "attention_k_eq_v": "values have a projection of their own",
+    "attention_value_scale": "values are not scaled by {}",
+    "per_layer_config": "sizes that single layers override are left out",
+    "num_global_key_value_heads": "global layers are measured with the key heads of local ones, not with {}",
+    "swa_num_key_value_heads": "local layers are measured with the heads of global ones, not with {} key heads",
     "attn_output_gate": "outputs are not gated",
     "cross_attention_layers": "layers of cross-attention are left out: {}",
     "full_attention_interval": "of {} layers one is measured, the others have another kind of attention",
@@ -149,20 +158,24 @@ UNLIKE = {
 
 OTHER_KINDS = (
     "attention_hidden_size", "attention_window", "autocorrelation_factor", "block_per_row", "encoder_attention_type",
-    "hash_code_len", "head_ratio", "intra_bottleneck_size", "num_global_tokens", "num_landmarks", "num_random_blocks",
-    "q_groups", "qk_dim_factor", "relative_attention", "sampling_factor", "separate_cls", "state_size", "untie_r",
+    "hash_code_len", "head_ratio", "intra_bottleneck_size", "lambda_std_dev", "num_global_tokens", "num_landmarks",
+    "num_random_blocks", "q_groups", "qk_dim_factor", "relative_attention", "sampling_factor", "separate_cls",
+    "state_size", "untie_r",
 )  # fmt: skip
 """Configuration keys of attention that no implementation computes: sparse, approximate, convolutional or recurrent, with
 positions in its scores, or of another width than the layer.
 """
 
+BY_LAYER = ("block_configs", "num_key_value_heads_per_layer")
+"""Configuration keys by which layers differ in size."""
+
 SPELLINGS = {
     "hidden_size": ("n_embd", "n_embed", "d_model", "dim"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "encoder_attention_heads"),
-    "num_key_value_heads": ("num_kv_heads", "kv_n_heads"),
-    "head_dim": ("d_kv",),
-    "attention_bias": ("use_bias", "bias", "enable_bias"),
-    "qkv_bias": ("use_qkv_bias",),
+    "num_key_value_heads": ("num_kv_heads", "kv_n_heads", "multi_query_group_num", "num_attention_groups"),
+    "head_dim": ("d_kv", "kv_channels"),
+    "attention_bias": ("use_bias", "bias", "enable_bias", "add_bias_linear"),
+    "qkv_bias": ("use_qkv_bias", "add_qkv_bias"),
     "attention_multiplier": ("softmax_scale",),
     "attention_dropout": ("attn_pdrop", "attention_probs_dropout_prob"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -210,12 +223,14 @@ def layers_of(config: Config) -> dict[str, Layer]:
     config = complete(config)
     if others := [key for key in OTHER_KINDS if config.get(key)]:
         raise ValueError(f"attention with {others[0]} can't be measured: no implementation computes it")
+    if by_layer := [key for key in BY_LAYER if config.get(key)]:
+        raise ValueError(f"{by_layer[0]} has sizes of each layer: replace it by the num_key_value_heads of one")
     width, H = (number(config, key) for key in ("hidden_size", "num_attention_heads"))
     shared = _is(config, "multi_query") and not _is(config, "new_decoder_architecture")
     sizes = {"d_model": width, "H": H, "H_kv": 1 if shared else number(config, "num_key_value_heads", H)}
     if width % H and not (config.get("head_dim") or config.get("kv_lora_rank")):
         raise ValueError(f"hidden_size {width} is not divisible by num_attention_heads {H}: add the head_dim")
-    sizes["D_h"] = number(config, "head_dim", width // H)
+    sizes["D_h"] = number_if_any(config, "head_dim") or width // H
     dtype = _value(config, "dtype", "text") or _value(config, "torch_dtype", "text", "float32")
     axes: Layer = sizes | {"dtype": dtype}
     if latent := number_if_any(config, "kv_lora_rank"):
@@ -253,7 +268,8 @@ def layers_of(config: Config) -> dict[str, Layer]:
     if not causal:
         axes = encoder
         if patch and (size := number_if_any(config, "image_size")):
-            axes["T"] = (size // patch) ** 2 + 1
+            tokens = _is(config, "class_token", True) + number_if_any(config, "num_register_tokens")
+            axes["T"] = (size // patch) ** 2 + tokens
     window = _window(config, causal)
     kinds = {"global": axes, "local": axes | {"window": window}}
     return {name: kinds[name] for name in _kinds(config, window)}
@@ -358,6 +374,10 @@ def notes_of(config: Config) -> Iterator[str]:
     )
     multiplier = multiplier if _is(config, "scale_attn_weights", True) else 1.0
     scale = multiplier or (scalar or layer["D_h"]) ** -0.5
+    yarn = _value(config, "rope_scaling", "an object", {})
+    if "latent" in layer and yarn.get("mscale_all_dim"):  # as in DeepSeek's code
+        all_dim, factor = (_value(yarn, it, "a positive number", 1.0) for it in ("mscale_all_dim", "factor"))
+        scale *= (0.1 * all_dim * math.log(factor) + 1) ** 2
     if not math.isclose(scale, layer["D_h"] ** -0.5):
         yield f"scores are scaled by 1 / sqrt({layer['D_h']}), not by {scale:.4g}"
     if config.get("model_type") == "whisper":
