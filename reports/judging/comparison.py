@@ -310,7 +310,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
     given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}
     inside = data.get("same", {}).get("folder") or "."
-    all_new = all(cell.verdict.word == verdict.NEW for cell in cells)
+    without_base = all(cell.verdict.word in (verdict.NEW, verdict.WRONG) for cell in cells)
     notes = [
         f"{words.plural(len(replicates), 'replicate')} of two fresh processes in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",
@@ -333,7 +333,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
         commands=[f"cd {shlex.quote(inside)} && " * (inside != ".") + data["command"]],
         implementations=implementations,
         own=[cell.impl for cell in cells if cell.impl.partition(words.AGAINST)[0] in given],
-        unjudged="no cell in base" if all_new else verdict.drifted(workloads),
+        unjudged="base has no times" if without_base else verdict.drifted(workloads),
         interleaved=(before.get("commit"), after.get("commit"), data["threads"]),
     )
 

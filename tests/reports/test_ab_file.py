@@ -321,9 +321,12 @@ def test_a_cell_that_fails_in_both_is_shown_with_the_reason(saved, printed):
     assert "base and head: wrong: error 1.0" in said and "--continue" not in said
 
 
-def test_nothing_is_judged_if_base_has_no_cell(saved, printed):
-    said = printed("compare", saved(document({}, {("mine", "T16"): ("NEW", "base: there is no mine")})), code=2)
-    assert "Nothing regressed" not in said and "no cell in base" in said
+@pytest.mark.parametrize(
+    "why", [("NEW", "base: there is no mine"), ("WRONG", "base: error: ended its process (SIGKILL)")]
+)
+def test_nothing_is_judged_if_base_has_no_times(saved, printed, why):
+    said = printed("compare", saved(document({}, {("mine", "T16"): why})), code=2)
+    assert "Nothing regressed" not in said and "base has no times" in said
 
 
 def test_times_are_shown_where_both_are_known(saved, printed):
