@@ -310,7 +310,7 @@ def _of_data(data: Object, path: Path, margin: float) -> Comparison:
     named = ",".join(map(str, (*asked.get("impl", ()), asked.get("base_impl"), asked.get("head_impl"))))
     given = {name.partition("=")[0].strip() for name in named.split(",") if "=" in name}
     inside = data.get("same", {}).get("folder") or "."
-    without_base = all(cell.verdict.word in (verdict.NEW, verdict.WRONG) for cell in cells)
+    without_base = all(cell.verdict.word in (verdict.NEW, verdict.WRONG) and not cell.broken for cell in cells)
     notes = [
         f"{words.plural(len(replicates), 'replicate')} of two fresh processes in {data['seconds']:.0f} s, "
         f"{words.plural(data['threads'], 'thread')}, seed {data['seed']}",

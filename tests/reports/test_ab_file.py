@@ -329,6 +329,13 @@ def test_nothing_is_judged_if_base_has_no_times(saved, printed, why):
     assert "Nothing regressed" not in said and "base has no times" in said
 
 
+def test_an_implementation_that_only_head_has_wrong_is_judged(saved, printed):
+    data = document({}, {("mine", "T16"): ("WRONG", "head: wrong: error 1.0")})
+    data["cells"][0]["failed"] = ["head"]
+    said = printed("compare", saved(data), code=1)
+    assert "base has no times" not in said and "error 1.0" in said
+
+
 def test_times_are_shown_where_both_are_known(saved, printed):
     file = saved(document(SLOW, {("mine", "T16"): ("NEW", "base: there is no mine")}))
     assert "– →" not in printed("compare", file, "--all", code=1)
