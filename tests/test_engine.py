@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +251,13 @@ def test_several_processes_end_early_beside_long_calls(measured):
     visits = Counter(process for process, _ in {(it.process, it.visit) for it in samples(run, "sdpa")})
     assert "precise: packed ± 0 %" in simulated.told[-1]
     assert visits == {0: VISITS, 1: VISITS, 2: VISITS // 2 + 1}
+
+
+def test_a_visit_ends_early_if_calls_take_far_longer_than_planned(measured, monkeypatch):
+    clock = count(step=1000)
+    monkeypatch.setattr("bench.runs.run.Run.elapsed", lambda _: next(clock))
+    visits = Counter(it.visit for it in samples(measured(Simulated(SECONDS, noise=0.5))))
+    assert [*visits.values()] == [MIN_VISIT_ROUNDS] * VISITS
 
 
 @pytest.mark.parametrize(("seconds", "begins"), [(5e-3, 1), (0.03, 0)])

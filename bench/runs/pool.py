@@ -14,7 +14,7 @@ from ..cases.models import changed_files
 from ..cases.outcome import Skip
 from ..selection.choice import listed
 from ..selection.errors import UsageError
-from ..timing.schedule import Block, block_of, rounds
+from ..timing.schedule import MIN_VISIT_ROUNDS, Block, block_of, rounds
 from ..workers.client import Lost, NamedWorkers, Reply, Request, Script, WorkerClient
 from .rows import Results, Sample
 from .run import Run
@@ -30,6 +30,11 @@ again if it grew the heap.
 
 COMPARING = 0.0075
 """Share of a cell's time used in a visit for untimed calls whose outputs are compared."""
+
+OVERRUN = 10
+"""Multiple of a visit's planned time after which it ends: with more busy threads than cores, a call may take a hundred times
+its shortest time.
+"""
 
 SHARED = ""
 """Name of the shared process."""
@@ -128,7 +133,12 @@ class WorkerPool:
             self.visit_number = self.run.next_number("visit")
             for cell in cells:
                 self._renew(cell, index, found[cell.impl.name])
-            for order in rounds(self.run.counts(self._blocks(cells), index, needs), self.rng):
+            blocks = self._blocks(cells)
+            counts = self.run.counts(blocks, index, needs)
+            until = self.run.elapsed() + OVERRUN * sum(count * blocks[key].seconds for key, count in counts.items())
+            for made, order in enumerate(rounds(counts, self.rng)):
+                if made >= MIN_VISIT_ROUNDS and self.run.elapsed() > until:
+                    break
                 round_number, blocks = self.run.next_number(cells[0].case.id), self._blocks(cells)
                 for key in order:
                     self._time_block(self.run.cells[key], blocks[key], round_number, found[key[0]])
