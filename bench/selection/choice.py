@@ -246,7 +246,7 @@ def _import_module(path: str, module: str, folder: str) -> ModuleType:
     if repository := repository_of(path):
         return _imported(repository, lambda: _of_repository(repository, folder))
     imported = _imported(module, lambda: importlib.import_module(module))
-    if is_file:
+    if source.exists():
         _refuse_mixed_up(source, folder)
     file = getattr(imported, "__file__", None)
     for here in filter(Path.exists, (source, beside / "__init__.py")):
@@ -256,10 +256,13 @@ def _import_module(path: str, module: str, folder: str) -> ModuleType:
 
 
 def _refuse_mixed_up(source: Path, folder: str) -> None:
-    """Raise ValueError if a file imports a neighbour by name, but got the user's module of that name in another folder."""
+    """Raise ValueError if a file imports a neighbour by name, but got a module of that name of the suite's, or of the user's in
+    another folder.
+    """
+    places = Path(folder).resolve(), CHECKOUT
     for name in IMPORTED.findall(source.read_text("utf-8", "ignore")):
         here, loaded = source.with_name(f"{name}.py").resolve(), getattr(sys.modules.get(name), "__file__", None) or "/"
-        if here.exists() and here != (there := Path(loaded).resolve()) and there.is_relative_to(Path(folder).resolve()):
+        if here.exists() and here != (there := Path(loaded).resolve()) and any(map(there.is_relative_to, places)):
             raise ValueError(f"it imports {name}, but gets {there}, which was found before {here}: rename one of them")
 
 
