@@ -125,12 +125,15 @@ def _peak(case: Case, name: str) -> float:
 
 def recommended(cases: Cases) -> str:
     """Return the implementation that is fastest or tied in the most cases; of several, excluding those with clearly
-    more memory than the leanest, the one with the smallest mean slowdown; '' if there is none.
+    more memory than the leanest, and forms of another one (compiled, or pinned to its kernel), the one with the smallest
+    mean slowdown; '' if there is none.
     """
     counts = _best(cases)
     peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
     lean = [name for name in peaks if not peaks[name] > MEMORY_RATIO * min(peaks.values())]
-    return min(lean, key=lambda name: mean_slowdown(name, cases), default="")
+    rows = {name: cases[0].mark(name).row for name in lean}
+    plain = [name for name in lean if {words.base(name), rows[name].get("pins", name)}.isdisjoint({*lean} - {name})]
+    return min(plain, key=lambda name: mean_slowdown(name, cases), default="")
 
 
 def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:

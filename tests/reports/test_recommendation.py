@@ -89,6 +89,14 @@ def test_memory_decides_between_two_that_are_tied(as_run, lean, other, why):
     assert said.startswith(f"Use {lean}: tied with {other} in both cases") and why in said, said
 
 
+def test_of_an_implementation_and_its_forms_that_are_tied_it_is_recommended(as_run):
+    slower = {"fused": 1.3, "sdpa": 1.004, "sdpa_flash": 1.002, "sdpa+compile": 1.0}
+    data = synthetic.timed_interleaved(0, slower, QUIET, impls=(*slower,), rounds=6)
+    for row in data["benchmarks"]:
+        row["extra_info"]["pins"] = "sdpa" if row["extra_info"]["impl"] == "sdpa_flash" else None
+    assert report(as_run(data)).headline.startswith("Use sdpa: tied with sdpa_flash and sdpa+compile")
+
+
 @pytest.mark.parametrize(
     ("faster", "said"),
     [
