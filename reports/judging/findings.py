@@ -110,7 +110,9 @@ def confidence(run: Run, grid: Grid) -> str:
 
 
 def unsteady(run: Run) -> Iterator[str]:
-    """Yield a warning if the machine changed so much that a recommendation is doubtful."""
+    """Yield warnings if the run was disturbed, or the machine changed so much that a recommendation is doubtful."""
+    if why := conditions.disturbed(run.rows, run.controls):
+        yield words.sentence(why)
     if run.drift >= MOST_DRIFT:
         change = shares.varied(run.drift)
         what = f"The reference workload's time changed by {change} between the halves of this run"

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from stats import conditions, ratios
+from stats import ratios
 from stats.arguments import as_typed
 
 from ..drawing import figure, svg, views
@@ -112,8 +112,6 @@ def notices(this: Report) -> Iterator[str]:
     if not this.run.complete:
         resume = f"`pytest bench/ --resume {shlex.quote(this.run.given_name)}` finishes it"
         yield f"This run is not complete: it was stopped before its last cell. {resume}."
-    if why := conditions.disturbed(this.run.rows, this.run.controls):
-        yield words.sentence(why)
     yield from findings.unsteady(this.run)
     yield from findings.faults(this.rows, this.run.skipped)
     yield from (f"{note}." for note in this.run.notes)

@@ -51,7 +51,7 @@ def test_a_machine_that_became_many_times_slower_is_warned_of_beside_the_recomme
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, results, printed, monkeypatch):
+def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, results, printed, monkeypatch, capsys):
     """Also where one implementation has nothing to be compared with."""
     monkeypatch.setattr(page, "_figures", lambda this, folder: ())
     data = synthetic.timed_interleaved(0, noise=QUIET, impls=IMPLS[:count], rounds=6) | {"controls": {"drift": 0.2}}
@@ -62,6 +62,8 @@ def test_a_disturbed_run_says_so_once_on_the_page_and_in_the_terminal(count, res
     assert html.count(f'<p class="notice">{said}') == html.count("interrupted 500") == 1
     assert html.count("eanwhile the reference workload's time varied by 20 %") == 1
     assert "o ratio has an interval" not in html
+    main(["advise", "--run", str(path)])
+    assert capsys.readouterr().err.count(f"0001_loud: {said[:30]}") == 1
 
 
 def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
