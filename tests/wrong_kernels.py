@@ -457,6 +457,27 @@ def scales_its_input_behind_torch(q, k, v, **options):
     return sdpa(q, k, v, scale=1.0, **options)
 
 
+def laying_out(name, change, **case):
+    """Keeps SDPA that changes its keys: to other strides, other memory or with gradients."""
+
+    def kernel(q, k, v, **options):
+        o = sdpa(q, k, v, **options)
+        change(k)
+        return o
+
+    wrong("changes the shape, strides, memory or requires_grad of a tensor that it is given", name, **case)(kernel)
+
+
+def transpose_in_memory(k):
+    k.data = k.data.mT.contiguous().mT
+
+
+laying_out("leaves_its_keys_transposed", lambda k: k.transpose_(-3, -2))
+laying_out("moves_its_keys_to_other_memory", transpose_in_memory, **CORE)
+laying_out("moves_its_keys_to_other_memory_in_training", transpose_in_memory, **BACKWARD, **CORE)
+laying_out("needs_gradients_of_its_keys_afterwards", Tensor.requires_grad_)
+
+
 @wrong("writes to its weights or its mask", **PADDING)
 def writes_to_the_mask(q, k, v, *, is_causal=False, attn_mask=None, **_):
     o = sdpa(q, k, v, attn_mask=attn_mask)

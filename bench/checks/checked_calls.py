@@ -177,10 +177,13 @@ def changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
     read_only = inputs.tensors[: 1 if call.case.writes_cache else None]
     masks = [*inputs.options.values(), *(call.module.buffers() if call.case.scope == "core" else ())]
     grads = [] if inputs.grad is None else [inputs.grad]
-    versions, of_masks, of_grads = _versions(read_only), _versions(masks), _versions(grads)
+    given = *inputs.tensors, *masks, *grads
+    versions, of_masks, of_grads, views = _versions(read_only), _versions(masks), _versions(grads), _views(given)
     with threads(1):
         before = copies(owned)
     yield
+    if views != _views(given):
+        raise Wrong("changes the shape, strides, memory or requires_grad of a tensor that it is given")
     with threads(1):
         _unchanged(inputs.tensors, problem.inputs, "writes to its inputs", problem.free)
         if not surroundings_intact(inputs):
@@ -203,6 +206,11 @@ def changing_nothing(call: Call, problem: Problem) -> Iterator[None]:
 def _versions(tensors: Iterable[Tensor]) -> list[int]:
     """Return torch's counters of changes in place."""
     return [x._version for x in tensors]
+
+
+def _views(tensors: Iterable[Tensor]) -> list[object]:
+    """Return where tensors lie in memory, how they are laid out, and whether they need gradients."""
+    return [(x.data_ptr(), x.shape, x.stride(), x.requires_grad) for x in tensors]
 
 
 def _unchanged(now: Sequence[Tensor], before: Sequence[Tensor], fault: str, free: Tensor | None = None) -> None:
