@@ -871,6 +871,16 @@ def divides_queries_by_their_largest_number(q, k, v):
     return q / largest * largest, k, v
 
 
+def by_its_largest(x):
+    largest = x.abs().amax((-2, -1), keepdim=True)
+    return x / largest * largest
+
+
+ZEROS = "NaN or Inf where all inputs are zero"
+each_wrong(given, ZEROS, divides_by_the_largest_number_of_a_head=lambda q, k, v: (q, k, by_its_largest(v)))
+each_wrong(given, ZEROS, BACKWARD, divides_by_it_in_training=lambda q, k, v: (q, by_its_largest(k), v))
+
+
 @wrong("t = 512", T=256)
 def wrong_in_the_last_row_beyond_512_where_scores_are_large(q, k, v, **options):
     o = sdpa(q, k, v, **options).clone()
@@ -1827,7 +1837,7 @@ def equal_keys_count_once(q, k, v, mask):
 @wrong("low scores, ", **CORE)
 @masked
 def keys_of_zeros_are_padding(q, k, v, mask):
-    return plain(q, k, v, mask & k.any(-1)[:, :, None])
+    return plain(q, k, v, mask & (k.any(-1) | ~k.any())[:, :, None])
 
 
 def without_small_probs(name, **case):

@@ -84,6 +84,17 @@ def check_numbers_exchanged(call: Call) -> None:
         check_once(call, exchanged, f"where two numbers of {name} alone are exchanged: ")
 
 
+def check_zeros(call: Call) -> None:
+    """Check a call whose inputs are all zero, as a kernel may divide by the largest number of a head; raises `Wrong`."""
+    for x in call.inputs.tensors:
+        x.data.zero_()
+    problem = problem_of(call.case)
+    with keeping_settings():
+        outputs = _compared(problem, _outputs(call, problem))
+    if not all(it.isfinite().all() for it in outputs):
+        raise Wrong("NaN or Inf where all inputs are zero")
+
+
 def check_memory(call: Call) -> Tensors:
     """Check that outputs which exist at the same time have memory of their own; raises `Wrong`. Returns the last ones."""
     with keeping_settings():

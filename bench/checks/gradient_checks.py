@@ -19,7 +19,13 @@ from ..cases.outcome import Wrong
 from .attention_problems import problem_of
 from .building import keeping_settings, new_call
 from .calls import Call, recording
-from .checked_calls import call_with_another_mask, changing_nothing, check_numbers_exchanged, check_once
+from .checked_calls import (
+    call_with_another_mask,
+    changing_nothing,
+    check_numbers_exchanged,
+    check_once,
+    check_zeros,
+)
 from .inputs import Inputs
 from .reference import Tensors
 from .verifying import verify
@@ -67,9 +73,9 @@ def check_uses(impl: Impl, case: Case) -> None:
     """Check gradients in uses of an output that training may have; raises `Wrong`.
 
     Some inputs need no gradient; the output's gradient is zero, in all or half of the rows; two numbers of each input are
-    exchanged; the output is summed, whose gradient has stride 0; it or the inputs are changed in place before the backward;
-    a call with another mask comes before it; and a second backward over the same graph gets a gradient whose features
-    aren't adjacent. A `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault. Code by
+    exchanged, or all are zero; the output is summed, whose gradient has stride 0; it or the inputs are changed in place before
+    the backward; a call with another mask comes before it; and a second backward over the same graph gets a gradient whose
+    features aren't adjacent. A `RuntimeError`, as autograd raises for saved tensors that have changed, is no fault. Code by
     torch.compile doesn't see changes in place (torch 2.13): what it was compiled from is checked.
     """
     _check_some_gradients(impl, case)
@@ -77,6 +83,7 @@ def check_uses(impl: Impl, case: Case) -> None:
     with keeping_settings(), recording(case):
         _check_zero_gradient(call)
         check_numbers_exchanged(call)
+        check_zeros(call)
         call.inputs.refill(problem_of(case))
         with suppress(RuntimeError):
             _check_sum(call)

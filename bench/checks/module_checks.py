@@ -30,6 +30,7 @@ from .checked_calls import (
     check_memory,
     check_numbers_exchanged,
     check_once,
+    check_zeros,
     dtype_name,
 )
 from .data import epsilon
@@ -190,11 +191,12 @@ def mistake_of(impl: Impl, case: Case) -> str | None:
 
 
 def check_buffers(impl: Impl, case: Case) -> None:
-    """Check the last output of many calls, and one where only two numbers of each input have changed since."""
+    """Check the last output of many calls, one where only two numbers of each input have changed since, and one of zeros."""
     call = new_call(impl, case)
     verify(check_memory(call), problem_of(case), f"in the last of {CALLS_KEPT} calls: ")
     if not case.page:  # whose keys lie anywhere in a pool
         check_numbers_exchanged(call)
+    check_zeros(call)
 
 
 def check_read_only(impl: Impl, case: Case) -> None:
