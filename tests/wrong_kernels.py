@@ -925,6 +925,21 @@ wrong_backward(TWO_FORWARDS, "keeps_its_tensors_beyond_512", T=1024)(
 )
 
 
+@wrong_backward("where 16 forwards come between a forward and its backward: gradient of")
+class KeepsSumsInAWorkspaceOf16Places(Plain):
+    @staticmethod
+    def forward(ctx, q, k, v, is_causal):
+        ctx.place = next(calls) % 16
+        KEPT["sums", ctx.place] = scores_of(q, k, visible(q, k, is_causal, None)).logsumexp(-1, keepdim=True)
+        return Plain.forward(ctx, q, k, v, is_causal)
+
+    @staticmethod
+    def backward(ctx, grad):
+        q, k, v = ctx.saved_tensors
+        probs = torch.exp(scores_of(q, k, visible(q, k, ctx.is_causal, None)) - KEPT["sums", ctx.place])
+        return *of_formula(q, k, v, probs, (grad @ v.mT * probs).sum(-1, keepdim=True), grad), None
+
+
 # what backward may not write to
 
 

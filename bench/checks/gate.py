@@ -17,7 +17,7 @@ from .attention_problems import SMALL
 from .bounds import WIDE
 from .building import eager_form, keeping_settings, module_of
 from .dropout import check_dropout, check_training
-from .gradient_checks import check_uses
+from .gradient_checks import check_later_forwards, check_uses
 from .module_checks import (
     check_buffers,
     check_case,
@@ -176,6 +176,8 @@ def _checks_of_probes(impl: Impl, eager: Impl, case: Case, probed: tuple[Case, .
             yield f"{'kernel' if probe.scope == 'core' else probe.scope} (probe)", impl, probe, of_probe
         if probe in used and probe.T_kv <= LONG_PROBE:
             yield what, eager, own, check
+            if probe is probed[0] and case.does.gradients:
+                yield "later forwards", eager, own, check_later_forwards
         if eager.core is None and probe is probed[0]:
             yield "sequence first", eager, probe, check_sequence_first
     for probe in padded(impl, probed):

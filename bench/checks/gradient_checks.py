@@ -20,13 +20,14 @@ from .attention_problems import problem_of
 from .building import keeping_settings, new_call
 from .calls import Call, recording
 from .checked_calls import (
+    CALLS_KEPT,
     call_with_another_mask,
     changing_nothing,
     check_numbers_exchanged,
     check_once,
     check_zeros,
 )
-from .inputs import Inputs
+from .inputs import Inputs, inputs_of
 from .reference import Tensors
 from .verifying import verify
 
@@ -92,6 +93,16 @@ def check_uses(impl: Impl, case: Case) -> None:
         for check in (_check_changed_output, _check_changed_inputs):
             with suppress(RuntimeError), _not_compiled():
                 check(call)
+
+
+def check_later_forwards(impl: Impl, case: Case) -> None:
+    """Check a backward after as many forwards as a model has layers: a kernel may keep their states in a few places in turn."""
+    call = new_call(impl, case)
+    later = call.on(inputs_of(problem_of(case, 1)))
+    with keeping_settings(), recording(case):
+        o, *_ = [it.forward() for it in (call, *[later] * CALLS_KEPT)]  # all kept until the backward
+        outputs = call.outputs(o)
+    verify(outputs, problem_of(case), f"where {CALLS_KEPT} forwards come between a forward and its backward: ")
 
 
 def _not_compiled() -> AbstractContextManager[Any]:
