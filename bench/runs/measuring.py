@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from stats import ratios
 from stats.estimate import grouped, half_width
-from stats.shares import UNRESOLVED, percent, too_wide
+from stats.shares import percent
 
 from ..cases.cells import Cell, Key
 from ..cases.counting import held_bytes
@@ -255,7 +255,7 @@ class Measuring:
             if len(cells := self._checked(case)) > 1:
                 (impl, _), width = max(self._half_widths(cells).items(), key=lambda it: it[1])
                 ended = "precise" if width <= self._run.timing["precision"] else "time limit"
-                known = UNRESOLVED if too_wide(math.exp(-width), math.exp(width)) else f"± {percent(width)}"
+                known = f"± {percent(width) if width < 1 else '> 100 %'}"
                 known = known if width < math.inf else "(one visit in each process)"
                 lines.append(f"{case}  {ended}: {impl} {known}")
         for line in lines * (len(lines) > 1):
