@@ -1402,6 +1402,9 @@ def without_the_ragged_tail(tile):
 wrong(LATE + "NaN or Inf", "maximum_without_the_ragged_tail", T=100)(without_the_ragged_tail(32))
 for tile in (128, 256):
     wrong(LATE + "NaN or Inf", f"maximum_without_the_ragged_tail_of_tiles_of_{tile}")(without_the_ragged_tail(tile))
+    wrong(LATE + "NaN or Inf", f"maximum_without_the_ragged_tail_of_tiles_of_{tile}_in_a_layer")(
+        as_layer(without_the_ragged_tail(tile))
+    )
 
 
 @wrong(LATE + "error", T=256)

@@ -148,12 +148,14 @@ def key_features(case: Case, generator: torch.Generator, heads: int = 1) -> Tens
 def _late(case: Case, heads: int = 1) -> Tensor:
     """Return the last key that any query sees: (B, heads); in later heads another one, where a maximum may skip others.
 
-    A mask excludes that key for most queries: there every other head uses the last key seen by a middle query.
+    A mask excludes that key for most queries: there every other head uses the last key seen by a middle query, or, if there is
+    only one batch entry and head, every even length.
     """
     last = (_lengths(case) - 1)[:, None].repeat(1, heads)
     if case.span:
         _, seen = case.ends
-        odd = (torch.arange(case.B)[:, None] + torch.arange(heads)) % 2 == 1
+        alone = case.B == heads == 1
+        odd = (torch.arange(case.B)[:, None] + torch.arange(heads) + alone * case.T) % 2 == 1
         return last.clamp(max=torch.where(odd, seen.max(), seen[min(case.T, case.T_kv) // 2]))
     last[:, (heads + 1) // 2 :] //= 3
     return last
