@@ -1044,6 +1044,15 @@ def queries_by_the_layout_of_keys(q, k, v, **options):
     return sdpa(as_if_contiguous(q) if k.is_contiguous() else q, k, v, **options)
 
 
+@wrong("B2-T128-H3-D_h64-float32-cpu-scope=core: in other tensors than before, ", **CORE)
+def one_projection_by_heads(q, k, v, **options):
+    """Of slices of one tensor q, k and v of a head as if they lay side by side."""
+    if len({x.untyped_storage().data_ptr() for x in (q, k, v)}) == 1:
+        batch, head, *steps = q.stride()
+        q, k, v = (x.as_strided(x.shape, (batch, 3 * head, *steps), i * head) for i, x in enumerate((q, k, v)))
+    return sdpa(q, k, v, **options)
+
+
 @wrong_decode("in other tensors than before, ", **CORE)
 @given
 def heads_of_a_cache_as_if_it_were_full(q, k, v):

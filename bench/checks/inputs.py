@@ -122,7 +122,8 @@ def surroundings_intact(numbers: Inputs) -> bool:
 def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
     """Return a problem's numbers in new tensors without gaps: contiguous, or if long with axes in the same memory order; of 64
     to 95 tokens only the last tensor has it (as where q and k are rotated), of 96 to 127 only the first one (as beside a
-    cache). A core's keys and values in `decode` are slices of a longer cache, whose other tokens are NaN.
+    cache). A core's q, k and v of 128 tokens are slices of one projection. Its keys and values in `decode` are slices of a
+    longer cache, whose other tokens are NaN.
 
     Masks and tables are new tensors at the addresses of the present ones, which they replace.
     """
@@ -137,6 +138,8 @@ def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
         tensors[1:] = [
             x.new_full((*x.shape[:-2], x.shape[-2] + 1, x.shape[-1]), torch.nan)[..., :-1, :] for x in tensors[1:]
         ]
+    elif case.scope == "core" and T == 128:
+        tensors = _in_one(tensors)
     apart = replace(
         numbers,
         tensors=tuple(tensors),
@@ -145,6 +148,18 @@ def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
     )
     apart.refill(problem)
     return apart
+
+
+def _in_one(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return new tensors (B, heads, T, D) like these which are slices of one (B, T, all heads, D), if they have the same B, T
+    and D; else these.
+    """
+    if len({(len(x), *x.shape[2:]) for x in tensors}) > 1:
+        return [*tensors]
+    B, _, T, D = tensors[0].shape
+    heads = [x.shape[1] for x in tensors]
+    parts = tensors[0].new_empty(B, T, sum(heads), D).split(heads, 2)
+    return [part.transpose(1, 2).data.requires_grad_(x.requires_grad) for part, x in zip(parts, tensors, strict=True)]
 
 
 def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
