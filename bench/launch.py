@@ -12,7 +12,7 @@ COMMAND = (sys.executable, "-P", os.path.realpath(__file__))
 
 OPTIONS = (
     "-c", os.path.join(HOME, "pyproject.toml"), f"--rootdir={HOME}", "-o", "verbosity_test_cases=0",
-    os.path.join(HOME, "bench"),
+    "-p", "no:cacheprovider", os.path.join(HOME, "bench"),
 )  # fmt: skip
 """What `attention-bench run` adds, so that nothing else configures pytest."""
 
