@@ -24,6 +24,9 @@ MEMORY_RATIO = 1.25
 MOST_DRIFT = 1.0
 """Change of the reference workload's time, as a share, from which on a recommendation has a warning."""
 
+CLOSE = 1.05
+"""Slowdown up to which an implementation that is fastest elsewhere is recommended in all cases."""
+
 MOST_CLAUSES = 3
 """Most clauses along an axis in one sentence."""
 
@@ -48,9 +51,10 @@ def headline(grid: Grid, baseline: str) -> str:
     name = recommended(cases)
     best = [case for case in cases if case.mark(name).best]
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_CLAUSES]
-    if by_axis and len(best) < len(cases):
+    close = _behind(name, cases) <= CLOSE
+    if by_axis and len(best) < len(cases) and not close:
         return words.sentence("; ".join(sorted(by_axis, key=len)[0]))
-    if 3 * len(best) >= 2 * len(cases):
+    if close or 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
     if _mostly_open(cases):
         return f"No recommendation yet: {_not_resolved(cases)}."
@@ -61,6 +65,12 @@ def headline(grid: Grid, baseline: str) -> str:
 def _best(cases: Cases) -> Counter[str]:
     """Count the cases in which each implementation is fastest or tied."""
     return Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
+
+
+def _behind(name: str, cases: Cases) -> float:
+    """Return the largest slowdown in its intervals, where it is not fastest or tied; infinite if it lacks one."""
+    marks = [case.mark(name) for case in cases]
+    return max((mark.high if mark.high > 0 else math.inf for mark in marks if not mark.best), default=1.0)
 
 
 def _open(cases: Cases) -> int:
@@ -144,7 +154,9 @@ def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
     """
     cases, count = grid.judged, len(grid.judged)
     everywhere = {1: "the one case", 2: "both cases"}.get(count, f"all {count} cases")
-    where = everywhere if len(best) == count else f"{len(best)} of {count} cases"
+    behind = _behind(name, cases)
+    elsewhere = f" and at most {shares.percent(behind - 1)} slower elsewhere" if behind <= CLOSE else ""
+    where = everywhere if len(best) == count else f"{len(best)} of {count} cases{elsewhere}"
     where += " with several implementations" if count < len(grid.cases) else ""
     both = [it for it in cases if it.mark(name).counts and it.mark(baseline).counts]
     steps = [it for it in both if it.ranked[0].row.get("scope") in OF_MODELS]  # cores alone predict them

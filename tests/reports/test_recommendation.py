@@ -79,6 +79,20 @@ def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     assert said.endswith("with T = 256, use sdpa (tied with fused, 32× less memory than fused)."), said
 
 
+@pytest.mark.parametrize(("slower", "said"), [
+    (1.04, "Use sdpa: fastest in 2 of 4 cases and at most 4 % slower elsewhere, up to 2.0× faster"),
+    (1.06, "With T = 64, use fused (fastest); with T = 256, use sdpa (fastest)."),
+])  # fmt: skip
+def test_one_that_is_nowhere_much_slower_is_recommended_everywhere(slower, said, as_run):
+    rows = [
+        synthetic.row(impl, synthetic.case(T=T, H=H), [1e-3 * times])
+        for T, of in ((64, {"sdpa": slower, "fused": 1.0}), (256, {"sdpa": 1.0, "fused": 2.0}))
+        for H in (1, 8)
+        for impl, times in of.items()
+    ]
+    assert report(as_run(synthetic.document(rows))).headline.startswith(said)
+
+
 @pytest.mark.parametrize(("lean", "other", "why"), [
     ("sdpa", "packed", ", 32× less memory in the largest case."),  # packed is the baseline implementation
     ("fused", "sdpa", "32× less memory than sdpa in the largest case"),
