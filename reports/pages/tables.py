@@ -95,7 +95,7 @@ def _rows(grid: Grid, columns: Sequence[Column]) -> list[list[str]]:
 def key(grid: Grid) -> str:
     """Explain the numbers and signs of a grid."""
     signs = f"; {grid.signs}" if grid.signs else ""
-    return f"Slowdown over the fastest: 1 is the fastest; * fastest or tied; ~ not resolved{signs}."
+    return f"Slowdown over the fastest (mean: geometric): 1 is the fastest; * fastest or tied; ~ not resolved{signs}."
 
 
 def terminal(grid: Grid) -> str:
