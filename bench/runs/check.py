@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -156,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def report(result: Result) -> None:
         found.append(result)
-        if not options.json:
+        if not options.json and result.outcome != Unsupported.reason:
             print(result, flush=True)
 
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several processes share the cores: waiting threads sleep
@@ -169,11 +170,14 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         if options.json and found:
             print(json.dumps([asdict(it) for it in found], indent=1))
-    failed = sum(it.outcome not in (PASSED, Unsupported.reason) for it in found)
+    unsupported = Counter(it.detail for it in found if it.outcome == Unsupported.reason)
     passed = sum(it.outcome == PASSED for it in found)
+    failed = len(found) - passed - unsupported.total()
     if not options.json:
-        unsupported, seconds = len(found) - passed - failed, perf_counter() - begun
-        print(f"{passed} passed, {failed} failed, {unsupported} unsupported, in {seconds:.0f} s")
+        for why, count in unsupported.most_common():
+            print(f"{Unsupported.reason:<13} {why} ({count})")
+        seconds = perf_counter() - begun
+        print(f"{passed} passed, {failed} failed, {unsupported.total()} unsupported, in {seconds:.0f} s")
         if hint := undeclared(it.detail or "" for it in found):
             print(hint)
     return 1 if failed or not passed else 0
