@@ -79,16 +79,18 @@ def test_a_fastest_that_changes_with_the_length_is_reported_by_length(as_run):
     assert said.endswith("with T = 256, use sdpa (tied with fused, 32× less memory than fused)."), said
 
 
-@pytest.mark.parametrize(("slower", "said"), [
-    (1.04, "Use sdpa: fastest in 2 of 4 cases and at most 4 % slower elsewhere, up to 2.0× faster"),
-    (1.06, "With T = 64, use fused (fastest); with T = 256, use sdpa (fastest)."),
+@pytest.mark.parametrize(("sdpa", "fused", "said"), [
+    ((1.04, 1.04), (1.0, 1.0), "Use sdpa: fastest in 2 of 4 cases, at most 1.04× slower in the others, up to 2.0× faster"),
+    ((1.06, 1.06), (1.0, 1.0), "With T = 64, use fused (fastest); with T = 256, use sdpa (fastest)."),
+    ((1.5, 1.0), (1.0, 1.04), "With T = 64, use fused (fastest in 1 of 2 cases, at most 1.04× slower in the other); with "),
 ])  # fmt: skip
-def test_one_that_is_nowhere_much_slower_is_recommended_everywhere(slower, said, as_run):
+def test_one_that_is_nowhere_much_slower_is_recommended_as_well(sdpa, fused, said, as_run):
+    """The times at T = 64 are those with one head and with eight."""
     rows = [
         synthetic.row(impl, synthetic.case(T=T, H=H), [1e-3 * times])
-        for T, of in ((64, {"sdpa": slower, "fused": 1.0}), (256, {"sdpa": 1.0, "fused": 2.0}))
-        for H in (1, 8)
-        for impl, times in of.items()
+        for T, of in ((64, {"sdpa": sdpa, "fused": fused}), (256, {"sdpa": (1.0, 1.0), "fused": (2.0, 2.0)}))
+        for impl, by_heads in of.items()
+        for H, times in zip((1, 8), by_heads, strict=True)
     ]
     assert report(as_run(synthetic.document(rows))).headline.startswith(said)
 
@@ -116,7 +118,10 @@ def test_of_an_implementation_and_its_forms_that_are_tied_it_is_recommended(as_r
 @pytest.mark.parametrize(
     ("faster", "said"),
     [
-        ([(64, 1)], "Use sdpa: fastest in 3 of 4 cases, up to 2.0× faster than fused (2.0 to 2.0)."),
+        (
+            [(64, 1)],
+            "Use sdpa: fastest in 3 of 4 cases, at most 2.0× slower in the other, up to 2.0× faster than fused",
+        ),
         ([(64, 1), (256, 8)], "No single recommendation: fastest or tied are fused in 2 and sdpa in 2 of 4 cases."),
     ],
 )
@@ -128,7 +133,7 @@ def test_what_is_fastest_in_two_thirds_is_recommended(faster, said, as_run):
         for H in (1, 8)
         for impl in ("fused", "sdpa")
     ]
-    assert report(as_run(synthetic.document(rows))).headline == said
+    assert report(as_run(synthetic.document(rows))).headline.startswith(said)
 
 
 def test_the_largest_case_of_memory_is_one_of_both(as_run):
