@@ -19,7 +19,7 @@ from ..judging.rows import Row
 from ..reading import units, words
 
 WIDTH, PARAGRAPH = 80, 100
-"""Columns of a terminal, and of a paragraph in Markdown."""
+"""Columns of a paragraph in the terminal, and in Markdown."""
 
 
 LEFT = (
@@ -99,14 +99,14 @@ def key(grid: Grid) -> str:
 
 
 def terminal(grid: Grid) -> str:
-    """Return what all cases have in common, and the grid in as many blocks of columns as fit into WIDTH. Longer names and
-    headings are not cut.
+    """Return what all cases have in common, and the grid in as many blocks of columns as fit into the terminal. Longer names
+    and headings are not cut.
     """
     columns = grid.columns(grid.views[0])
     for count in range(1, len(columns) + 1):
         size = -(-len(columns) // count)
         lines = [line for i in range(0, len(columns), size) for line in _lines(grid, columns[i : i + size])]
-        if max(map(len, lines)) <= WIDTH:
+        if max(map(len, lines)) <= _width():
             break
     if grid.views[0]:
         lines += ["", "Columns are means over their cases, with * if fastest or tied in all of them."]
@@ -144,17 +144,22 @@ def _left(table: Table) -> list[int]:
     return [i for i, heading in enumerate(table.headings) if i == 0 or heading in table.left]
 
 
+def _width() -> int:
+    """Return the terminal's columns; 80 for a pipe."""
+    return shutil.get_terminal_size().columns
+
+
 def plain(table: Table) -> str:
     """Return a table with its title and its note, for the terminal."""
     return "\n".join([table.title, *_blocks(table), *textwrap.wrap(table.note, WIDTH)])
 
 
 def _blocks(table: Table) -> list[str]:
-    """Return lines, in blocks of the columns that fit into the terminal (a pipe: 80), each with the first column."""
+    """Return lines, in blocks of the columns that fit into the terminal, each with the first column."""
     keys, count = 1 + table.by_case, len(table.headings)
     for end in range(count, keys, -1):
         lines = _aligned(_columns(table, range(end)))
-        if max(map(len, lines)) <= shutil.get_terminal_size().columns:
+        if max(map(len, lines)) <= _width():
             break
     return lines + (_blocks(_columns(table, [*range(keys), *range(end, count)])) if end < count else [])
 
@@ -191,7 +196,7 @@ def detailed(grid: Grid) -> str:
 
 
 def _narrowed(table: Table) -> Table:
-    while len(table.headings) > 2 and max(map(len, _aligned(table))) > WIDTH:
+    while len(table.headings) > 2 and max(map(len, _aligned(table))) > _width():
         table = _columns(table, range(len(table.headings) - 1))
     return table
 

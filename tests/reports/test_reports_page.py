@@ -134,13 +134,17 @@ def test_an_interval_is_followed_by_what_it_leaves_open(interleaved_data, as_run
     assert tables.columns(mark)["95 % interval"] == said
 
 
-def test_one_case_is_printed_as_its_table_at_80_columns_with_what_was_refused(interleaved_data, as_run):
+def test_one_case_is_printed_as_its_table_in_the_terminals_width_with_what_was_refused(
+    interleaved_data, as_run, monkeypatch
+):
     for row in interleaved_data["benchmarks"]:
         row["extra_info"] |= {"kernel": "a_kernel_with_quite_a_long_name", "roof": 0.5}
     made = report(as_run(interleaved_data)).grid
     lines = tables.printed(replace(made, cases=made.cases[:1])).splitlines()
     assert [line.split()[:2] for line in lines[2:]] == [["sdpa", "1×"], ["fused", "1.25×"], ["packed", "wrong"]]
     assert lines[1].endswith("of tolerance") and max(map(len, lines)) <= tables.WIDTH
+    monkeypatch.setenv("COLUMNS", "120")
+    assert tables.detailed(made).splitlines()[1].endswith("of roofline")
     several = tables.printed(made, every=True)
     assert several.startswith(tables.detailed(made)) and tables.terminal(made) in several and len(made.cases) > 1
     assert tables.printed(made).startswith(tables.terminal(made))
