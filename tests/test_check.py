@@ -314,8 +314,8 @@ def test_a_fault_in_some_sizes_or_in_two_axes_together_is_found(
     (tmp_path / "pairs.py").write_text(kernel)
     monkeypatch.setattr(check, "PROBLEMS", [EVERY_PROBLEM[words] for words in problems])
     assert check.main(["pairs:off"]) == 1
-    *lines, _ = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["wrong"] * len(problems), lines
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(problems)]] == ["wrong"] * len(problems), lines
 
 
 def test_memory_that_a_kernel_cannot_get_at_these_sizes_is_a_failure(capsys):

@@ -253,14 +253,22 @@ def test_a_run_says_how_a_kernel_declares_what_it_lacks_and_that_without_a_name_
         ("error 1e-7; as precise as float32", "{'dtypes': ('float32', 'bfloat16', 'float16')}"),
         ("output is float32, not bfloat16, which autocast gives", "{'autocasts': False}"),
         ("NotImplementedError: float32 alone", "{'dtypes': ('float32',)}"),
+        ("TypeError: L.forward() takes 2 positional arguments but 3 were given", "{'sources': ('self',)}"),
+        ("dropout, B1-T64: drops 0.0% of the probs, not 10.0%", "{'dropout': False}"),
     ],
 )  # fmt: skip
 def test_limits_are_proposed_by_what_fails(told, limits):
-    assert f"`mine.limits = {limits}`" in (undeclared([told]) or "")
+    (hint,) = undeclared([told])
+    assert f"`mine.limits = {limits}`" in hint
 
 
-def test_a_layer_of_fixed_widths_is_told_how_to_exclude_others():
-    assert "`unless` in a layer's limits" in (undeclared(["L has W_q of shape (8, 8); the case needs (16, 8)"]) or "")
+def test_an_author_is_told_how_to_adapt_a_layer_and_to_exclude_widths():
+    of_widths = "L has W_q of shape (8, 8); the case needs (16, 8)"
+    assert ["a child class" in it for it in undeclared(["'LayerShape' object has no attribute 'n_embd'", of_widths])] == [
+        True, False
+    ]  # fmt: skip
+    hints = [*undeclared(["forward() got an unexpected keyword argument 'cache'", of_widths])]
+    assert "'modes'" in hints[0] and "`unless` in a layer's limits" in hints[1]
 
 
 @pytest.mark.parametrize(

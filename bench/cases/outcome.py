@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .. import CHECKOUT
@@ -82,9 +82,11 @@ CONVERTS: dict[str, tuple[str, object]] = {
     "same dtype, but got: float != c10::Half": ("dtypes", ("float32",)),
     "does not support backward": ("modes", ("forward", "decode")), "output is detached": ("modes", ("forward", "decode")),
     "autocast=bfloat16: RuntimeError: expected": ("autocasts", False),  # autograd.Function's backward ignores autocast
+    "forward() takes 2 positional arguments but 3 were given": ("sources", ("self",)),
+    "drops 0.0% of the probs": ("dropout", False),
 }  # fmt: skip
-"""Limits to declare, by words of a failure, if a kernel computes in float32, masks by a number beyond float16, mixes dtypes, or
-has no gradients.
+"""Limits to declare, by words of a failure, if a kernel computes in float32, masks by a number beyond float16, mixes dtypes,
+has no gradients, or is a layer without a second input or dropout.
 """
 
 OCCUPIED = "busy or unavailable"
@@ -147,15 +149,16 @@ def _place(error: BaseException) -> str:
     return ""
 
 
-def undeclared(details: Iterable[str]) -> str | None:
-    """Return how to declare what kernels lack the keywords for, by the details of their failures."""
+def undeclared(details: Iterable[str]) -> Iterator[str]:
+    """Yield how to declare what kernels and layers lack, by the details of their failures."""
     text = " ".join(details)
     limits = dict(its for word, its in KEYWORDS.items() if f"keyword argument '{word}'" in text)
     limits |= dict(its for words, its in CONVERTS.items() if words in text)
     if not limits and "NotImplementedError: " in text:
         limits = {"dtypes": ("float32",)}
     if limits:
-        return f"a kernel or layer declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
+        yield f"a kernel or layer declares what it doesn't support, as in `mine.limits = {limits}`: docs/kernels.md"
+    if "'LayerShape' object has no attribute" in text:
+        yield "a layer is built from a LayerShape, not from a model's configuration: give it a child class: docs/kernels.md"
     if "; the case needs " in text:
-        return "`unless` in a layer's limits excludes cases for which it can't have the weights: docs/kernels.md"
-    return None
+        yield "`unless` in a layer's limits excludes cases for which it can't have the weights: docs/kernels.md"

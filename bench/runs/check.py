@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{Unsupported.reason:<13} {why} ({count})")
         seconds = perf_counter() - begun
         print(f"{passed} passed, {failed} failed, {unsupported.total()} unsupported, in {seconds:.0f} s")
-        if hint := undeclared(it.detail or "" for it in found):
+        for hint in undeclared(it.detail or "" for it in found):
             print(hint)
     return 1 if failed or not passed else 0
 

@@ -71,7 +71,7 @@ class Progress:
         spent = ", ".join(f"{what} {seconds:.1f} s" for what, seconds in parts if seconds >= 0.05)
         lines = [
             *skips(run.skips),
-            undeclared(it["detail"] for it in run.skips),
+            *undeclared(it["detail"] for it in run.skips),
             spent and f"time spent: {spent}",
             unverified(run.selection.device),
         ]
