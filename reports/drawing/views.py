@@ -151,5 +151,5 @@ def _within(found: Mapping[str, Points]) -> tuple[dict[str, Points], list[str]]:
     near = [name for name in found if most[name] <= within(most.values())[-1]]
     near.sort(key=lambda name: min(y for _, y in found[name]) > 1)  # the fastest stay
     drawn = {name: found[name] for name in near[:MOST_LINES]}
-    beyond = [f"{name} (up to {grids.slowdown(most[name])}× as slow)" for name in found if name not in drawn]
+    beyond = [f"{name} (up to {grids.slowdown_text(most[name])}× as slow)" for name in found if name not in drawn]
     return drawn, beyond

@@ -14,7 +14,7 @@ from stats.ratios import FASTEST, NOT_RESOLVED
 from ..reading import units, words
 from ..reading.fingerprint import KEEP
 from ..reading.runs import Object, Run
-from .grid import Case, Cases, Grid, counted, mean_slowdown, slowdown
+from .grid import Case, Cases, Grid, counted, mean_slowdown, slowdown_text
 from .model_steps import OF_MODELS
 from .rows import Rows, ranked, ratio, trusted, varying
 
@@ -78,7 +78,7 @@ def _slower(name: str, cases: Cases) -> str:
     others = [mark for case in cases if not (mark := case.mark(name)).best]
     if not others or not all(mark.counts for mark in others):
         return ""
-    return f"up to {slowdown(max(mark.slowdown for mark in others))}× slower in the other{'s' * (len(others) > 1)}"
+    return f"up to {slowdown_text(max(mark.slowdown for mark in others))}× slower in the other{'s' * (len(others) > 1)}"
 
 
 def _open(cases: Cases) -> int:
@@ -215,7 +215,7 @@ def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
     times = max(other / own, own / other)
     largest = f" in the largest case{' of both' * (len(known) < len(cases))}" if len(cases) > 1 else ""
     less = "less" if own < other else "more"
-    return f"{slowdown(times)}× {less} memory{than}{largest}" if times >= MEMORY_RATIO else ""
+    return f"{slowdown_text(times)}× {less} memory{than}{largest}" if times >= MEMORY_RATIO else ""
 
 
 def _along(cases: Cases, axis: str) -> list[str]:
@@ -273,7 +273,7 @@ def page_faults(rows: Rows, machine: Object) -> str:
         own = ratio(most, fastest).value  # as in the tables; that with the other settings follows from the medians
         kept, fresh = (own * most[way] / most["median"] * fastest["median"] / fastest[way] for way in ("kept", "fresh"))
         now = f"{units.ratio(kept)}× faster" if kept > 1 else "no longer faster"
-        text += f", and {fastest['impl']} is {now} instead of {slowdown(fresh)}×"
+        text += f", and {fastest['impl']} is {now} instead of {slowdown_text(fresh)}×"
     return f"{text}."
 
 

@@ -19,7 +19,15 @@ from ..reading import units, words
 from ..reading.axes import AXIS_NAMES, LAYER, LENGTH_AXES
 from .rows import Row, Rows, ranked, ratio, trusted, varying
 
-WRONG = "wrong"
+WRONG, UNMEASURED = "wrong", "not measured"
+
+ALWAYS = ("B", "H", "D_h", "T")
+"""Axes that a title has even at their default."""
+
+SIGNS = {
+    WRONG: words.WRONG, "error": "err", "timeout": "time", "out of memory": "OOM", "unsupported": "–", UNMEASURED: "·",
+}  # fmt: skip
+"""Signs in place of missing numbers, the worst reason first."""
 
 MOST_COLUMNS = 20
 """Most columns of single cases; if there are more cases, columns are values of one axis."""
@@ -112,19 +120,20 @@ class Grid:
     impls: list[str]
     axes: list[str]
     comparable: Cases
-    """The cases without those in which a single implementation was timed before the run was stopped."""
+    """All cases but those in which the run was stopped when a single implementation was timed."""
     own: frozenset[str]
     shared: str
     """What all cases have in common: 'B=1 D_h=64 causal'."""
 
     @property
     def judged(self) -> Cases:
+        """The cases in which there was anything to compare."""
         return [case for case in self.cases if case.judged]
 
     def mean_text(self, impl: str) -> str:
         """Format the mean slowdown: '1.2', or '1.1 (6/12)' if it lacks cases."""
         count = len(counted(impl, self.comparable))
-        return over_some(slowdown(mean_slowdown(impl, self.comparable)), count, len(self.cases)) if count else "–"
+        return over_some(mean_slowdown(impl, self.comparable), count, len(self.cases)) if count else "–"
 
     def columns(self, axis: str = "") -> list[Column]:
         """Return one column per case, or with `axis` per value of that axis."""
@@ -178,14 +187,14 @@ class Grid:
         if len(column.cases) == 1:
             low, high = found[0].low, found[0].high  # equal for the fastest
             between = f" ({units.interval(low, high)})" if 0 < low < high else ""
-            title = f"{found[0].state}, {slowdown(value)}× the fastest{between}"
-        text = over_some(slowdown(value), len(found), len(column.cases))
+            title = f"{found[0].state}, {slowdown_text(value)}× the fastest{between}"
+        text = over_some(value, len(found), len(column.cases))
         return Entry(text, value, best, open_, f"{impl}, {' '.join(column.heading)}: {title}")
 
 
-def over_some(mean: str, count: int, cases: int) -> str:
-    """Return the text of a mean, with the number of its cases if it lacks some: '1.1 (6/12)'."""
-    return mean if count == cases else f"{mean} ({count}/{cases})"
+def over_some(mean: float, count: int, cases: int) -> str:
+    """Format a mean slowdown, with the number of its cases if it lacks some: '1.1 (6/12)'."""
+    return slowdown_text(mean) + (f" ({count}/{cases})" if count < cases else "")
 
 
 def counted(impl: str, cases: Cases) -> list[Mark]:
@@ -197,17 +206,6 @@ def mean_slowdown(impl: str, cases: Cases) -> float:
     """Return the geometric mean of an implementation's slowdowns, over the cases in which it has one; else NaN."""
     found = [mark.slowdown for mark in counted(impl, cases)]
     return geometric_mean(found) if found else math.nan
-
-
-UNMEASURED = "not measured"
-
-ALWAYS = ("B", "H", "D_h", "T")
-"""Axes that a title has even at their default."""
-
-SIGNS = {
-    WRONG: words.WRONG, "error": "err", "timeout": "time", "out of memory": "OOM", "unsupported": "–", UNMEASURED: "·",
-}  # fmt: skip
-"""Signs in place of missing numbers, the worst reason first."""
 
 
 def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
@@ -233,12 +231,12 @@ def grid(rows: Rows, skipped: Rows = (), registry: Iterable[str] = ()) -> Grid:
     return Grid(cases, order, axes, comparable, own, shared)
 
 
-def slowdown(value: float) -> str:
+def slowdown_text(value: float) -> str:
     """Format a slowdown with the digits of its interval: 1.0 -> '1', 1.034 -> '1.03', 12.3 -> '12'."""
     return "1" if value < 1.005 else units.ratio(value)
 
 
-def median(row: Row) -> str:
+def median_text(row: Row) -> str:
     """Format a row's median time, with a digit less if its blocks vary by a tenth or more."""
     return units.seconds(row["median"], 3 if row["spread"] < 0.1 else 2)
 

@@ -11,7 +11,7 @@ from stats.estimate import grouped
 from ..drawing import svg
 from ..drawing.palette import Palette
 from ..judging import roofline
-from ..judging.grid import median
+from ..judging.grid import median_text
 from ..judging.model_steps import ModelStep, model_steps, nearer
 from ..judging.rows import MASKED, Row, ratio, varying
 from ..reading import units, words
@@ -67,7 +67,7 @@ def _compiling(measured: Sequence[Row]) -> Table:
             took = f"{units.seconds(spent)} {row.get('compile_cache') or ''}".rstrip()
             if (graphs := row["compile_graphs"]) > 1:
                 took += f", {graphs:.0f} graphs"
-            rows.append((impl, _place(row, axes), pays, took, median(eager), median(row)))
+            rows.append((impl, _place(row, axes), pays, took, median_text(eager), median_text(row)))
     heads = ("implementation", "case", "pays after", "compile time", "eager", "compiled")
     return Table("Compile break-even", heads, rows)
 
@@ -83,7 +83,7 @@ def _shares(measured: Sequence[Row], title: str, axis: str, one: str, other: str
         if len(known) == 2:
             part, whole = known[one], known[other]
             share = units.percent(part["median"] / whole["median"])
-            rows.append((part["impl"], _place(part, axes), median(part), median(whole), share))
+            rows.append((part["impl"], _place(part, axes), median_text(part), median_text(whole), share))
     return Table(title, ("implementation", "case", *heads), rows)
 
 
@@ -178,7 +178,7 @@ def published(this: Report) -> Table:
     for it in this.run.published:
         if case := cases.get(it["id"]):
             mark = case.mark(it["impl"])
-            ours = median(mark.row) if mark.counts else units.MISSING
+            ours = median_text(mark.row) if mark.counts else units.MISSING
             source = f"{it['source']}; machine: {it['machine']}; {it['differs']}"
             number = sources.setdefault(source, 1 + len(sources))
             rows.append((case.title, it["kernel"], units.seconds(it["seconds"]), it["impl"], ours, str(number)))

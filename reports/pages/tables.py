@@ -14,7 +14,7 @@ from stats.estimate import grouped
 from stats.ratios import SLOWER
 from stats.shares import significant, without_numbers
 
-from ..judging.grid import SIGNS, Case, Column, Grid, Mark, median, slowdown
+from ..judging.grid import SIGNS, Case, Column, Grid, Mark, median_text, slowdown_text
 from ..judging.rows import Row
 from ..reading import units, words
 
@@ -55,9 +55,9 @@ def columns(mark: Mark) -> dict[str, str]:
     state = units.MISSING if is_alone else mark.state if is_first or mark.state not in (SLOWER, interval) else ""
     return {
         "implementation": mark.impl,
-        "slowdown": units.MISSING if is_alone else f"{slowdown(mark.slowdown)}×",
+        "slowdown": units.MISSING if is_alone else f"{slowdown_text(mark.slowdown)}×",
         "95 % interval": f"{interval} {state}".strip(),
-        "median": median(row),
+        "median": median_text(row),
         "tokens/s": f"{row['B'] * row['T'] / row['median']:,.0f}" if row["mode"] == "decode" else units.MISSING,
         "peak memory": units.memory(row["peak_bytes"]),
         "of tolerance": units.percent(row["error"] / row["error_bound"]) if row["error_bound"] > 0 else units.MISSING,

@@ -200,7 +200,7 @@ def test_headline_heat_map_and_case_table_never_contradict(as_run):
         heat = heat_map(html)
         for case in made.cases:
             table = [row for row in tables.of_case(case, tables.headings(made)).rows if "×" in row[1]]
-            factors = [grids.slowdown(mark.slowdown) for mark in case.ranked]
+            factors = [grids.slowdown_text(mark.slowdown) for mark in case.ranked]
             assert table[0][1] == "1×" and [row[:2] for row in table] == [
                 [mark.impl, f"{factor}×"] for mark, factor in zip(case.ranked, factors, strict=True)
             ]

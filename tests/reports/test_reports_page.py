@@ -344,7 +344,7 @@ def test_the_same_run_gives_the_same_page(written, tmp_path):
     ("shown", "expected"),
     [
         (units.seconds(9.996e-4), "1.00 ms"), (units.seconds(float("nan")), "–"), (units.memory(2_621_440), "2.50 MiB"),
-        (grid.slowdown(1.034), "1.03"), (grid.slowdown(9.96), "10"), (units.ratio(1.0003), "1.0003"),
+        (grid.slowdown_text(1.034), "1.03"), (grid.slowdown_text(9.96), "10"), (units.ratio(1.0003), "1.0003"),
         (shares.significant(1234.5), "1234"), (shares.percent(0.996), "100 %"), (words.number(2.0**20), "1048576"),
         (units.tick("10.00 ms"), "10 ms"), (units.tick("1.125 KiB"), "1.125 KiB"),
     ],
