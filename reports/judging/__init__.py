@@ -1,1 +1,1 @@
-"""Frames, verdicts, findings."""
+"""Rows and grids of runs; findings, comparisons, recommendations and histories made from them."""

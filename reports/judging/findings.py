@@ -51,29 +51,31 @@ def headline(grid: Grid, baseline: str) -> str:
     name = recommended(cases)
     best = [case for case in cases if case.mark(name).best]
     by_axis = [parts for axis in grid.axes if 1 < len(parts := _along(cases, axis)) <= MOST_CLAUSES]
-    close = _behind(name, cases) <= CLOSE
-    if by_axis and len(best) < len(cases) and not close:
+    close = _most_behind(name, cases) <= CLOSE
+    if by_axis and not close:
         return words.sentence("; ".join(sorted(by_axis, key=len)[0]))
     if close or 3 * len(best) >= 2 * len(cases):
         return _use(name, grid, best, baseline)
     if _mostly_open(cases):
         return f"No recommendation yet: {_not_resolved(cases)}."
-    named = words.listing(f"{it} in {n}" for it, n in _best(cases).most_common())
+    named = words.listing(f"{it} in {n}" for it, n in _count_best(cases).most_common())
     return f"No single recommendation: fastest or tied are {named} of {len(cases)} cases."
 
 
-def _best(cases: Cases) -> Counter[str]:
+def _count_best(cases: Cases) -> Counter[str]:
     """Count the cases in which each implementation is fastest or tied."""
     return Counter(mark.impl for case in cases for mark in case.ranked if mark.best)
 
 
-def _behind(name: str, cases: Cases) -> float:
-    """Return the largest slowdown in its intervals, where it is not fastest or tied; infinite if it lacks one."""
+def _most_behind(name: str, cases: Cases) -> float:
+    """Return the largest upper end of its intervals in the cases in which it is neither fastest nor tied: 1 without such cases,
+    infinite if it has no interval in one of them.
+    """
     marks = [case.mark(name) for case in cases]
     return max((mark.high if mark.high > 0 else math.inf for mark in marks if not mark.best), default=1.0)
 
 
-def _slower(name: str, cases: Cases) -> str:
+def _slower_elsewhere(name: str, cases: Cases) -> str:
     """Return 'up to 1.08× slower in the others'; '' if it is fastest or tied everywhere, or lacks one of them."""
     others = [mark for case in cases if not (mark := case.mark(name)).best]
     if not others or not all(mark.counts for mark in others):
@@ -97,8 +99,9 @@ def _not_resolved(cases: Cases) -> str:
 
 
 def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
-    """Yield results of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).', of 6 of 12 cases, and ', not
-    resolved in 2 of 3 cases' if these are at least half; nothing for more than MOST_OWN, which the table lists.
+    """Yield a sentence for each of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).'; if at least half
+    of its cases are not resolved, 'mine: mean slowdown 1.3, not resolved in 2 of 3 cases.' Yields none if there are more than
+    MOST_OWN: the table lists them.
     """
     names = [name for name in grid.impls if name in grid.own - wrong]
     for name in names if len(names) <= MOST_OWN else ():
@@ -109,7 +112,7 @@ def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
 
 
 def confidence(run: Run, grid: Grid) -> str:
-    """Assess confidence from the median interval, the number of processes, and drift."""
+    """Return a sentence on the precision of the ratios: median interval, number of processes, cases not resolved, drift."""
     marks = [mark for case in grid.cases for mark in case.ranked]
     fewest = min((len(it.row["process_medians"]) for it in marks), default=0)
     known = [it.high / it.low for case in grid.judged for it in case.ranked[1:] if it.low > 0]
@@ -148,11 +151,10 @@ def recommended(cases: Cases) -> str:
     more memory than the leanest, and forms of another one (compiled, or pinned to its kernel), the one with the smallest
     mean slowdown; '' if there is none.
     """
-    counts = _best(cases)
+    counts = _count_best(cases)
     peaks = {name: sum(_peak(case, name) for case in cases) for name in counts if counts[name] == max(counts.values())}
-    lean = [name for name in peaks if not peaks[name] > MEMORY_RATIO * min(peaks.values())]
-    rows = {name: cases[0].mark(name).row for name in lean}
-    plain = [name for name in lean if {words.base(name), rows[name].get("pins", name)}.isdisjoint({*lean} - {name})]
+    lean = [name for name in peaks if peaks[name] <= MEMORY_RATIO * min(peaks.values())]
+    plain = [it for it in lean if {words.base(it), cases[0].mark(it).row.get("pins")}.isdisjoint({*lean} - {it})]
     return min(plain, key=lambda name: mean_slowdown(name, cases), default="")
 
 
@@ -168,7 +170,7 @@ def _use(name: str, grid: Grid, best: Cases, baseline: str) -> str:
     steps = [it for it in both if it.ranked[0].row.get("scope") in OF_MODELS]  # cores alone predict them
     why = (
         f"{_how(name, best)} in {where}",
-        _slower(name, cases),
+        _slower_elsewhere(name, cases),
         _leaner(name, best, baseline),
         _speed_up(name, steps or both, baseline, "steps " if steps else ""),
         _memory(name, steps or cases, baseline),
@@ -181,12 +183,12 @@ def _best_in_all(cases: Cases) -> list[str]:
     return [it.impl for it in cases[0].ranked if all(case.mark(it.impl).best for case in cases)]
 
 
-def _leaner(name: str, best: Cases, known: str = "") -> str:
-    """Return the memory saved relative to the fastest tied implementation: '2× less memory than fused'; '' if that is `name`
-    or `known`.
+def _leaner(name: str, best: Cases, baseline: str = "") -> str:
+    """Return '2× less memory than fused', if `fused` is the fastest of the implementations that are tied; '' if that is `name`
+    or `baseline`.
     """
     first = min(_best_in_all(best), key=lambda it: mean_slowdown(it, best))
-    return _memory(name, best, first, f" than {first}") if first != known else ""
+    return _memory(name, best, first, f" than {first}") if first != baseline else ""
 
 
 def _how(name: str, best: Cases) -> str:
@@ -198,7 +200,7 @@ def _how(name: str, best: Cases) -> str:
 
 
 def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
-    """Return the largest of the significant speedups over the baseline implementation, after `what`; '' without any."""
+    """Return 'up to 3.2× faster than fused (2.6 to 3.9)' after `what`: the largest significant speedup; '' without any."""
     found = (ratio(case.mark(baseline).row, case.mark(name).row) for case in cases)
     most = max((it for it in found if it.slower), default=None)
     if most is None:
@@ -208,7 +210,9 @@ def _speed_up(name: str, cases: Cases, baseline: str, what: str) -> str:
 
 
 def _memory(name: str, cases: Cases, beside: str, than: str = "") -> str:
-    """Return its memory relative to another one's, in the case in which the other one needs most; '' if about the same."""
+    """Return '2× less memory in the largest case': relative to `beside`, in the case in which `beside` needs most; '' if about
+    the same.
+    """
     peaks = ((_peak(case, beside), _peak(case, name)) for case in cases)
     known = [it for it in peaks if 0 < min(it) <= max(it) < math.inf]
     other, own = max(known, default=(1.0, 1.0))
@@ -227,11 +231,11 @@ def _along(cases: Cases, axis: str) -> list[str]:
     for name, values in grouped((recommended(of), value) for value, of in at.items()).items():
         of = [case for value in values for case in at[value]]
         best = [case for case in of if case.mark(name).best]
-        if _behind(name, of) > CLOSE:
+        if _most_behind(name, of) > CLOSE:
             return []
         where = words.listing((words.value(axis, value, equals=" = ") for value in values), most=len(values))
         some = f" in {len(best)} of {len(of)} cases" if len(best) < len(of) else ""
-        why = f"{_how(name, best)}{some}", _slower(name, of), _leaner(name, best)
+        why = f"{_how(name, best)}{some}", _slower_elsewhere(name, of), _leaner(name, best)
         parts.append(f"with {where}, use {name} ({', '.join(filter(None, why))})")
     return parts
 
@@ -248,7 +252,7 @@ def faults(rows: Rows, skipped: Rows) -> list[str]:
 
 
 def page_faults(rows: Rows, machine: Object) -> str:
-    """Describe the call that loses most time to page faults where glibc has its own settings; '' if none loses
+    """Return sentences on the call that loses most time to page faults where glibc has its own settings; '' if none loses
     `MIN_FAULT_SHARE`. `machine`: that of the run; settings of its allocator that don't keep pages hold there, too.
 
     A run that keeps pages has `fresh_pages_s`, seconds with those settings; another one has `kept_pages_s`.
@@ -278,7 +282,7 @@ def page_faults(rows: Rows, machine: Object) -> str:
 
 
 def between_processes(rows: Rows) -> str:
-    """Tell how far processes move a ratio, which its interval includes."""
+    """Return a sentence on how much ratios vary between processes."""
     usual = rows[0]["between_processes"] if rows else BETWEEN_PROCESSES
     found, prior = map(shares.percent, (usual, BETWEEN_PROCESSES))
     return f"Intervals include the variation between processes: {found} (standard deviation; prior {prior})."
