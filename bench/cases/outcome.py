@@ -70,13 +70,10 @@ CANNOT = {
 }
 """Messages of `scaled_dot_product_attention`, `torch.use_deterministic_algorithms`, cuDNN and Triton, with their meaning."""
 
-KEYWORDS: dict[str, tuple[str, object]] = {
-    "attn_mask": ("masks", ("none", "causal")), "is_causal": ("masks", ("none",)), "enable_gqa": ("grouped", False),
-    "dropout_p": ("dropout", False), "padding": ("masks", ("none", "causal")), "cache": ("modes", ("forward", "backward")),
-}  # fmt: skip
-"""Limits that a kernel or a layer without these keywords declares."""
-
-CONVERTS: dict[str, tuple[str, object]] = {
+LIMITS: dict[str, tuple[str, object]] = {
+    "keyword argument 'attn_mask'": ("masks", ("none", "causal")), "keyword argument 'is_causal'": ("masks", ("none",)),
+    "keyword argument 'enable_gqa'": ("grouped", False), "keyword argument 'dropout_p'": ("dropout", False),
+    "keyword argument 'padding'": ("masks", ("none", "causal")), "keyword argument 'cache'": ("modes", ("forward", "backward")),
     "which autocast gives": ("autocasts", False), "as precise as float32": ("dtypes", ("float32", "bfloat16", "float16")),
     "without overflow": ("dtypes", ("float32", "bfloat16")),
     "same dtype, but got: float != c10::Half": ("dtypes", ("float32",)),
@@ -85,8 +82,9 @@ CONVERTS: dict[str, tuple[str, object]] = {
     "forward() takes 2 positional arguments but 3 were given": ("sources", ("self",)),
     "drops 0.0% of the probs": ("dropout", False),
 }  # fmt: skip
-"""Limits to declare, by words of a failure, if a kernel computes in float32, masks by a number beyond float16, mixes dtypes,
-has no gradients, or is a layer without a second input or dropout.
+"""Words of a failure, and the limit to declare for it: a kernel or layer lacks a keyword, computes in float32, masks by a
+number beyond float16, mixes dtypes, has no gradients, or is a layer without a second input or dropout. Of several limits of
+one kind the last counts.
 """
 
 OCCUPIED = "busy or unavailable"
@@ -134,26 +132,26 @@ def _message(error: BaseException) -> str:
         return ""
 
 
-_OTHERS = (CHECKOUT / "bench", Path(sysconfig.get_path("stdlib")))
-"""Folders without implementations; others have a name of `_PACKAGES`, in any virtual environment."""
-
 _PACKAGES = {"site-packages", "dist-packages"}
+"""Names of folders, in any virtual environment, that don't have the user's code."""
+
+_NOT_THE_USERS = (CHECKOUT / "bench", Path(sysconfig.get_path("stdlib")))
+"""Other folders that don't have it."""
 
 
 def _place(error: BaseException) -> str:
     """Return ` (mine.py:12)`, the last traceback line within the implementation's own code; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and _PACKAGES.isdisjoint(path.parts) and not any(map(path.is_relative_to, _OTHERS)):
+        if path.is_file() and _PACKAGES.isdisjoint(path.parts) and not any(map(path.is_relative_to, _NOT_THE_USERS)):
             return f" ({path.name}:{frame.lineno})"
     return ""
 
 
 def undeclared(details: Iterable[str]) -> Iterator[str]:
-    """Yield how to declare what kernels and layers lack, by the details of their failures."""
+    """Yield hints on how to declare what kernels and layers don't support, from the details of their failures."""
     text = " ".join(details)
-    limits = dict(its for word, its in KEYWORDS.items() if f"keyword argument '{word}'" in text)
-    limits |= dict(its for words, its in CONVERTS.items() if words in text)
+    limits = dict(its for words, its in LIMITS.items() if words in text)
     if not limits and "NotImplementedError: " in text:
         limits = {"dtypes": ("float32",)}
     if limits:
