@@ -25,6 +25,7 @@ NOT_OF_A_MODEL = {
 """Axes that a model's configuration does not determine."""
 
 AROUND_CORE = {"d_model", "qkv_bias", "out_bias", "latent", "rope"}
+"""Axes that do not affect a core measured alone."""
 
 
 def of_layer(rows: Rows, layer: Values, asked: Values) -> Rows:
@@ -37,7 +38,7 @@ def of_layer(rows: Rows, layer: Values, asked: Values) -> Rows:
 
 
 def _has(row: Row, axis: str, wanted: Any) -> bool:
-    """Whether a row is measured as a layer with this value of an axis, or None."""
+    """Whether a row has this value of an axis, or its default if that is None; also if the axis does not affect the row."""
     if (row["scope"] == "core" and axis in AROUND_CORE) or (row["mode"] == "decode" and axis == "mask"):
         return True
     if wanted is None:
@@ -51,8 +52,8 @@ def typed(wanted: Any) -> str:
     return f"{wanted[0]}..{wanted[-1]}" if isinstance(wanted, range) else "none" if wanted is None else str(wanted)
 
 
-def read_as(asked: Object) -> Object:
-    """Read `--mode decode --T 64` as `pytest bench/` does: one new token with a cache of 64. Others are unchanged."""
+def with_cache_length(asked: Object) -> Object:
+    """Return the axes as `pytest bench/` reads them: `--mode decode --T 64` is one new token with a cache of 64."""
     if asked.get("mode") != "decode" or asked.get("T", 1) == 1 or "T_kv" in asked:
         return asked
     return {**asked, "T": 1, "T_kv": asked["T"]}

@@ -116,16 +116,16 @@ class Comparison:
         return {name for name, it in self.verdicts if it.word == REGRESSED}
 
     @property
-    def code(self) -> int:
-        """Exit code: 0 without regressions, 1 with some, 2 if nothing could be judged."""
+    def exit_code(self) -> int:
+        """0 without regressions, 1 with some, 2 if nothing could be judged."""
         if any(cell.regressed for cell in self.cells) or self.slower:
             return command.REGRESSED
-        words = {it.word for name, it in self.verdicts if name in (self.of_interest or [name])}
-        open_ = INCONCLUSIVE in words and words.isdisjoint(verdict.SETTLED)
+        found = {it.word for name, it in self.verdicts if name in (self.of_interest or [name])}
+        open_ = INCONCLUSIVE in found and found.isdisjoint(verdict.SETTLED)
         return command.NOT_JUDGED if self.unjudged or open_ else command.FINE
 
 
-def changes(margin: float, base: Row, head: Row) -> Iterator[Change]:
+def changed_facts(margin: float, base: Row, head: Row) -> Iterator[Change]:
     """Yield the changes of a cell's exact facts."""
     for column in EXACT:
         before, after = base.get(column), head.get(column)
@@ -197,8 +197,8 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
 
 
 def _cells(run: Run) -> Mapping[Key, Row]:
-    """Return a row's metadata with `samples`, or `reason` and `detail` of a skip, and `seconds`, by cell: of any cell,
-    whether in the run or not.
+    """Return what is known of each cell: a row's metadata with `samples` and `seconds`, or `reason` and `detail` of a skip. A
+    cell that the run lacks has an empty reason.
     """
     found: dict[Key, Object] = defaultdict(lambda: {"reason": "", "detail": "", "seconds": math.nan})
     for cell in run.skipped:
@@ -216,8 +216,9 @@ def _differs(what: str, variants: Rows) -> bool:
 
 
 def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: float) -> Cell:
-    """Build a cell with the verdict on its times, if it has two; without, with their ratio and the reason. `other`: the
-    reason for all cells that can be compared. With an infinite `margin`, more memory is no regression.
+    """Return a cell with the verdict `judged` on its times. Without one it is INCONCLUSIVE with their ratio, by the reason
+    `other`; if a variant lacks a time, the reason and the verdict are those of that. With an infinite `margin`, more
+    memory is no regression.
     """
     reasons, (base, head) = ([facts[what] for facts in variants] for what in ("reason", "seconds"))
     failed = [reason in FAILED for reason in reasons]
@@ -234,7 +235,7 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
         other = "the benchmark itself was changed"
     judged = judged or Verdict(INCONCLUSIVE, other or NOTHING_BESIDE, head / base)
     broken = failed == [False, True] or [reason == "wrong" for reason in reasons] == [False, True]
-    return Cell(*key, judged, base, head, tuple(changes(margin, *variants)), broken)
+    return Cell(*key, judged, base, head, tuple(changed_facts(margin, *variants)), broken)
 
 
 def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
@@ -351,4 +352,4 @@ def _cells_of_data(data: Object, judged: Mapping[Key, Verdict], margin: float) -
         base, head = (median(times.get((*key, variant), [math.nan])) for variant in (0, 1))
         facts = (cell.get(variant) or {} for variant in VARIANTS)
         broken = result.word == BROKEN or (result.word == verdict.WRONG and "head" in cell.get("failed", ()))
-        yield Cell(*key, result, base, head, tuple(changes(margin, *facts)), broken)
+        yield Cell(*key, result, base, head, tuple(changed_facts(margin, *facts)), broken)

@@ -120,9 +120,8 @@ def of_one_machine(ordered: Sequence[Saved]) -> tuple[list[Saved], str]:
     found = [
         (one, fingerprint.differing(one.run, newest) or fingerprint.environment(one.run, newest)) for one in ordered
     ]
-    return [one for one, differs in found if not differs], next(
-        (differs for _, differs in reversed(found) if differs), ""
-    )
+    others = [differs for _, differs in found if differs]
+    return [one for one, differs in found if not differs], others[-1] if others else ""
 
 
 def all_series(ordered: Sequence[Saved]) -> list[Series]:
@@ -173,9 +172,9 @@ def commits_around(series: Series, at: int, runs: Sequence[Run]) -> Compared | N
     return (series.impl, case, base, head, threads) if base and head and base != head else None
 
 
-def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
-    """Yield the comparisons of regressions that have not recovered and have no conclusive one. A comparison has one device
-    and one number of threads.
+def to_confirm(series: Sequence[Series], runs: Sequence[Run], known: Known) -> Iterator[Options]:
+    """Yield the options of a comparison for each two commits around regressions that have not recovered and have no conclusive
+    comparison, by device and number of threads.
     """
     together = grouped(
         ((*asked[2:], one.axes.get("device")), one)
@@ -191,7 +190,7 @@ def open_steps(series: Sequence[Series], runs: Sequence[Run], known: Known) -> I
         yield {"base": base, "head": head, "threads": threads, "device": device, "impl": impls, "cases": cases}
 
 
-def known(folder: Path) -> Known:
+def known_verdicts(folder: Path) -> Known:
     """Return the verdicts of a machine's comparisons; of several comparisons of the same commits the newest counts."""
     found: Known = {}
     for path in sorted((folder / COMPARISONS).glob("[0-9]*.json")):

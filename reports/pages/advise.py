@@ -30,7 +30,9 @@ COLUMNS = ("case", "fastest", "time", "memory", "next best", "slowdown")
 def main(arguments: Sequence[str], layers_of: Callable[[str], Layers]) -> int:
     """Run `python -m reports advise`. `layers_of` returns the layers of a model by its name, or raises `RunError`."""
     options = _parser().parse_args(arguments)
-    asked = advice.read_as({axis: getattr(options, axis) for axis in AXIS_NAMES if axis != "model" and axis in options})
+    asked = advice.with_cache_length(
+        {axis: getattr(options, axis) for axis in AXIS_NAMES if axis != "model" and axis in options}
+    )
     if options.emit and options.run is not None:
         chosen = list(command.several([options.run], command.results(options)))
     else:

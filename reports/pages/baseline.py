@@ -70,9 +70,10 @@ def _objections(run: Run, before: Baseline | None) -> Iterator[str]:
         yield f"the current one, {before.current.run}, can't be read, so nothing can be compared"
         return
     this = compare(current, run)
-    if this.code != command.FINE:
+    if this.exit_code != command.FINE:
         conclusion, first = result(this), next(sentences(this), "")
-        why = [first, counted(this)] if this.code == command.REGRESSED else [this.unjudged or first or counted(this)]
+        regressed = this.exit_code == command.REGRESSED
+        why = [first, counted(this)] if regressed else [this.unjudged or first or counted(this)]
         yield "; ".join(filter(None, [f"{conclusion[:1].lower()}{conclusion[1:]}", *why]))
 
 

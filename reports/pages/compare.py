@@ -73,7 +73,7 @@ def tell(
     with console.capture() as shown:
         console.print(comparison_text.terminal(this, named, whole), crop=False)
     print(without_padding(shown.get()), end="", flush=True)
-    return this.code
+    return this.exit_code
 
 
 def _comparison(options: argparse.Namespace) -> Comparison:

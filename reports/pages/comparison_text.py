@@ -174,8 +174,8 @@ def summary(this: Comparison) -> str:
 
 def result(this: Comparison) -> str:
     """Return the conclusion: 'Nothing regressed'."""
-    if this.code in RESULTS:
-        return RESULTS[this.code]
+    if this.exit_code in RESULTS:
+        return RESULTS[this.exit_code]
     if this.slower:
         return "Something regressed"
     return "Something is broken" if any(cell.broken for cell in this.cells) else "Memory regressed"
@@ -241,7 +241,7 @@ def as_data(this: Comparison) -> Object:
         "base": this.base,
         "head": this.head,
         "margin": this.margin,
-        "exit_code": this.code,
+        "exit_code": this.exit_code,
         "counts": this.counts,
         "unjudged": this.unjudged,
         "sentences": list(sentences(this)),

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str], confirm: Confirm) -> int:
     chosen = ordered if options.force else same
     every, of = series.all_series(chosen), [one.run for one in chosen]
     folder = of[-1].path.parent
-    known = series.known(folder) if any(one.steps for one in every) else {}
+    known = series.known_verdicts(folder) if any(one.steps for one in every) else {}
     if options.confirm:
         known = _confirmed(every, of, known, lambda it: confirm(it, results))
     this = History(of, every, notes, known)
@@ -56,14 +56,14 @@ def main(arguments: Sequence[str], confirm: Confirm) -> int:
 
 def _confirmed(every: Sequence[Series], of: Sequence[Run], known: Known, confirm: Callable[[Options], str]) -> Known:
     """Return the known verdicts after confirming every open regression by an interleaved comparison."""
-    unconfirmed = list(series.open_steps(every, of, known))
+    unconfirmed = list(series.to_confirm(every, of, known))
     if not unconfirmed:
         command.warn("nothing to confirm: no lasting regression between two commits without a conclusive comparison")
     for one in unconfirmed:
         if why := confirm(one):
             base, head = (one[name][:10] for name in ("base", "head"))
             command.warn(f"{base} and {head} can't be compared: {why}")
-    return series.known(of[-1].path.parent)
+    return series.known_verdicts(of[-1].path.parent)
 
 
 def _parser() -> argparse.ArgumentParser:

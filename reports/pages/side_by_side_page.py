@@ -104,7 +104,7 @@ def _without(run: Run, device: str) -> Run:
 
 def _summary(this: Comparison) -> tuple[str, list[str]]:
     """Return the headline, 'Something regressed: sdpa is 5.0 % slower' or the median change, and the other sentences."""
-    if this.code != NOT_JUDGED:
+    if this.exit_code != NOT_JUDGED:
         return headline(this)
     ratios = [ratio for cell in this.cells if math.isfinite(ratio := cell.head / cell.base)]
     if not ratios:

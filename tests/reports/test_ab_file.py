@@ -157,12 +157,12 @@ def test_saved_comparisons_are_judged_again(saved, margin, word):
 def test_an_implementation_is_judged_on_all_its_cells_together(saved):
     """No cell is significant alone; the inconclusive implementation has a bound."""
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.03, 0.03, 6, i) for i in range(16)})
-    assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.code == 1
+    assert not any(cell.verdict.word == "REGRESSED" for cell in found.cells) and found.exit_code == 1
     (sentence,) = sentences(found)
     assert re.fullmatch(r"sdpa is \d\.\d % slower \(\d\.\d to \d\.\d\) over 16 cells", sentence)
     found = of(saved, {("sdpa", f"T{i}"): noisy(0.0, 0.05, 6, i) for i in range(2)})
     (sentence,) = sentences(found)
-    assert re.fullmatch(r"sdpa is between [\d.]+ % faster and [\d.]+ % slower", sentence) and found.code == 2
+    assert re.fullmatch(r"sdpa is between [\d.]+ % faster and [\d.]+ % slower", sentence) and found.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_is_said_of_several_implementations_is_said_once(saved):
 
 def test_machine_drift_voids_the_verdict(saved):
     found = of(saved, SLOW, drift=math.log(1.1))
-    assert not [*sentences(found)] and found.code == 2
+    assert not [*sentences(found)] and found.exit_code == 2
     assert summary(found).count("machine drift: the time of the reference workload 'python' changed by +10.0 %") == 1
 
 
@@ -232,7 +232,7 @@ def test_more_memory_regresses_though_the_time_improved_and_another_kernel_is_re
     data = document({("fused", "T16"): noisy(-0.1, 0.002)})
     data["cells"][0]["head"] = FACTS | changed
     found = of_file(saved(data))
-    assert found.code == code
+    assert found.exit_code == code
     assert summary(found).startswith("Memory regressed: 1 IMPROVED; 1 cell with more memory ") == (code == 1)
     [change] = found.cells[0].changes
     assert ({change.column: change.head}, change.worse) == (changed, code == 1)
@@ -279,7 +279,8 @@ def test_a_comparison_names_the_folder_in_which_its_command_works(saved):
 
 def test_a_record_of_an_earlier_version_is_shown(saved):
     data = document(SLOW)
-    assert of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")})).code == 1
+    found = of_file(saved({key: it for key, it in data.items() if key not in ("kind", "alarm", "self_test")}))
+    assert found.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -301,11 +302,11 @@ def test_a_file_that_is_no_comparison_is_refused(saved, data, refusal):
 
 def test_the_exit_code_follows_from_what_changed(saved):
     found = of(saved, {("sdpa", "T16"): noisy(0, 0.02), ("fused", "T16"): noisy(0, 0.002)})
-    assert (found.code, replace(found, of_interest=("sdpa",)).code) == (0, 2)
+    assert (found.exit_code, replace(found, of_interest=("sdpa",)).exit_code) == (0, 2)
 
 
 def test_nothing_is_judged_without_cells(saved):
-    assert of_file(saved(document({("sdpa", "T16"): noisy(0, 1e-4, 8)}) | {"cells": []})).code == 2
+    assert of_file(saved(document({("sdpa", "T16"): noisy(0, 1e-4, 8)}) | {"cells": []})).exit_code == 2
 
 
 def test_inconclusive_cells_name_the_command_that_continues(saved):

@@ -78,7 +78,7 @@ def test_more_memory_is_reported_though_no_time_can_be_judged(compared):
     head = tracked.run(2, slower=dict.fromkeys(tracked.IMPLS, 1.1))
     tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
     this = compared(tracked.run(1), head)
-    assert this.code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
+    assert this.exit_code == 1 and summary(this).startswith(f"Memory regressed: {ALL_CHANGED}; 12 INCONCLUSIVE")
     assert headline(this)[0] == "Memory regressed: sdpa needs more memory in 1 of 4 cells"
     assert 'data-label="verdict">INCONCLUSIVE · <b>memory 1.00' in comparison_page.html(this)  # not the word is red
 
@@ -96,7 +96,7 @@ def test_a_wrong_output_is_never_a_speed_up(compared):
     wrong = tracked.without(tracked.run(1), "sdpa", "wrong", "row 3 off by 0.5")
     for head, where in ((tracked.run(2, slower={"sdpa": 0.5}), "base"), (wrong, "base and head")):
         this = compared(wrong, head)
-        assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")} and this.code == 0
+        assert words(this) == {*UNTOUCHED, ("sdpa", "WRONG")} and this.exit_code == 0
         assert first(this, "sdpa").verdict.reason == f"wrong in {where}: row 3 off by 0.5"
 
 
@@ -104,11 +104,12 @@ def test_cells_of_one_variant_only_are_new_or_gone(compared):
     fewer, all_three = tracked.run(1, impls=["fused", "einsum"]), tracked.run(2)
     for base, head, word in ((fewer, all_three, "NEW"), (all_three, fewer, "GONE")):
         this = compared(base, head)
-        assert ("sdpa", word) in words(this) and this.code == 0
+        assert ("sdpa", word) in words(this) and this.exit_code == 0
     interrupted = compared(all_three, {**fewer, "complete": False})
-    assert interrupted.code == 2 and interrupted.unjudged == "0002_head is not complete, and lacks cells of 0001_base"
+    assert interrupted.unjudged == "0002_head is not complete, and lacks cells of 0001_base"
+    assert interrupted.exit_code == 2
     nothing_in_common = compared(tracked.run(1, impls=["sdpa"]), fewer)
-    assert nothing_in_common.counts == {"GONE": 4, "NEW": 8} and nothing_in_common.code == 2
+    assert nothing_in_common.counts == {"GONE": 4, "NEW": 8} and nothing_in_common.exit_code == 2
 
 
 def test_runs_without_a_common_cell_are_described_by_one_of_each(command):
@@ -125,7 +126,7 @@ def test_neither_times_nor_memory_of_another_benchmark_or_machine_are_judged(com
         tracked.cells(head, "sdpa")[0]["extra_info"]["peak_bytes"] = 2**21
         this = compared(tracked.run(1, extra={"case_hash": "a"} if "extra" in other else None), head)
         [change] = [change for cell in this.cells for change in cell.changes]
-        assert this.code == 2 and change.column == "peak_bytes" and not change.worse
+        assert this.exit_code == 2 and change.column == "peak_bytes" and not change.worse
         assert this.counts == {"INCONCLUSIVE": 12} and why in this.cells[0].verdict.reason
 
 
@@ -226,7 +227,7 @@ def interleaved(seed, slower=None, **options):
 def test_another_machine_under_the_same_name_is_reported_without_a_verdict(compared):
     """As after a virtual machine was moved: all are slower, the fused kernels by less."""
     this = compared(interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 1.45}, others=1.6))
-    assert this.code != 1 and any("as on another machine" in note for note in this.notes)
+    assert this.exit_code != 1 and any("as on another machine" in note for note in this.notes)
     slower = compared(interleaved(1), synthetic.slowed(interleaved(2), {"sdpa": 3.2}, others=1.6))
     assert slower.implementations["sdpa"].word == "REGRESSED"
     assert [note for note in slower.notes if note.startswith("the code of sdpa is the same in both runs")]
@@ -257,7 +258,7 @@ def test_a_cell_that_fails_in_head_has_regressed_and_comes_first_unless_base_fai
         tracked.without(tracked.run(seed), "sdpa" if why else "", why, "so") for seed, why in enumerate((base, head), 1)
     )
     this = compared(*failing)
-    assert this.code == bool(said) and next(sentences(this), "").startswith(said)
+    assert this.exit_code == bool(said) and next(sentences(this), "").startswith(said)
     assert {cell.verdict.word for cell in (this.cells[:4] if said else [first(this, "sdpa")])} == {word}
     assert first(this, "sdpa").verdict.reason.endswith(where)
 

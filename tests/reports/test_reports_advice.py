@@ -33,7 +33,7 @@ def test_decode_at_a_length_is_one_token_against_a_cache_of_that_length(as_run):
     rows = [synthetic.row("a", case, [1e-3]) for case in cases]
     run = as_run(synthetic.document(rows, registry=["a"]))
     for asked, found in (({"T": 64}, (1, 64)), ({"T": 4, "T_kv": 256}, (4, 256))):
-        told = advised(run, advice.read_as({"mode": "decode", **asked}))
+        told = advised(run, advice.with_cache_length({"mode": "decode", **asked}))
         assert [(cell["T"], cell["T_kv"]) for cell in told["cells"]] == [found]
 
 
