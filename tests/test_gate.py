@@ -16,7 +16,7 @@ from bench.checks.attention_problems import problem_of
 from bench.checks.dropout import check_independence, check_training
 from bench.checks.gate import Gate
 from bench.checks.inputs import inputs_of, read_only
-from bench.checks.module_checks import check_case, check_low_scores, mistake_of
+from bench.checks.module_checks import broken_convention, check_case, check_low_scores
 from bench.checks.patterns import DEEPEST, PATTERNS
 from bench.checks.probes import few_queries, probe_with_dropout
 from bench.checks.settings import threads
@@ -152,7 +152,7 @@ def test_an_error_within_a_backward_is_not_called_a_detached_output(short_probes
 def test_no_mistake_is_named_where_ordinary_inputs_are_right():
     core = wrong_rules.CORES["clamped_instead_of_bent_where_scores_are_large"][0]  # which takes no mask
     impl = impls.make("mine", core, limits=impls.Limits(beyond=EVERY_RULE))
-    assert mistake_of(impl, Case.of(**PLAIN, softcap=50, dtype="bfloat16", scope="core")) is None
+    assert broken_convention(impl, Case.of(**PLAIN, softcap=50, dtype="bfloat16", scope="core")) is None
 
 
 @pytest.mark.parametrize("axes", [{}, wrong_kernels.DECODE], ids=str)

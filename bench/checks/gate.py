@@ -19,6 +19,7 @@ from .building import eager_form, keeping_settings, module_of
 from .dropout import check_dropout, check_training
 from .gradient_checks import check_later_forwards, check_uses
 from .module_checks import (
+    broken_convention,
     check_buffers,
     check_case,
     check_few_queries,
@@ -30,7 +31,6 @@ from .module_checks import (
     check_scale,
     check_sequence_first,
     check_sums,
-    mistake_of,
 )
 from .patterns import possible
 from .probes import (
@@ -122,8 +122,8 @@ def _likely_cause(what: str, impl: Impl, case: Case, outcome: Skip) -> str:
             check_case(impl, case)
             return "; right where q, k and v are contiguous"
         own = case.scope == "core" or impl.core is None
-        if own and "gradient" not in str(outcome) and (mistake := mistake_of(impl, case)):
-            return f"; {mistake}"
+        if own and "gradient" not in str(outcome) and (convention := broken_convention(impl, case)):
+            return f"; {convention}"
     return ""
 
 

@@ -51,7 +51,7 @@ class Inputs:
         if self.grad is not None and problem.grad is not None:
             self.grad.data.copy_(problem.grad)
         for name, fresh in problem.options.items():
-            if not torch.equal(fresh, self.options[name]):
+            if not equal(fresh, self.options[name]):
                 # A new tensor: a mask cached for the previous tensor object remains valid for that object.
                 self.options[name] = fresh.clone()
 
@@ -120,16 +120,18 @@ def surroundings_intact(numbers: Inputs) -> bool:
 
 @torch.inference_mode(False)
 def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
-    """Return a problem's numbers in new tensors without gaps: contiguous, or if long with axes in the same memory order; of 64
-    to 95 tokens only the last tensor has it (as where q and k are rotated), of 96 to 127 only the first one (as beside a
-    cache). A core's q, k and v of 128 tokens are slices of one projection. Its keys and values in `decode` are slices of a
-    longer cache, whose other tokens are NaN.
+    """Return a problem's numbers in new tensors without gaps, whose layout in memory depends on the number of tokens.
+
+    With fewer than 64 tokens all tensors are contiguous. The order of axes in memory is that of `numbers` in the last tensor
+    from 64 tokens (as where q and k are rotated), in the first one from 96 (as beside a cache), and in all from 128. A
+    core's q, k and v of 128 tokens are slices of one projection. Its keys and values in `decode` are slices of a longer
+    cache, whose other tokens are NaN.
 
     Masks and tables are new tensors at the addresses of the present ones, which they replace.
     """
     every, case, T = range(len(numbers.tensors)), problem.case, problem.case.max_T
-    kept = every[:0] if T < 64 else every[-1:] if T < 96 else every[:1] if T < 128 else every
-    orders = (torch.preserve_format if at in kept else torch.contiguous_format for at in every)
+    in_order = every[:0] if T < 64 else every[-1:] if T < 96 else every[:1] if T < 128 else every
+    orders = (torch.preserve_format if at in in_order else torch.contiguous_format for at in every)
     tensors = [
         torch.empty_like(x, memory_format=order, requires_grad=x.requires_grad)
         for x, order in zip(numbers.tensors, orders, strict=True)
@@ -151,8 +153,8 @@ def elsewhere(numbers: Inputs, problem: Problem) -> Inputs:
 
 
 def _in_one(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return new tensors (B, heads, T, D) like these which are slices of one (B, T, all heads, D), if they have the same B, T
-    and D; else these.
+    """Return new, uninitialized tensors (B, heads, T, D) in the shapes of these, as slices of one (B, T, all heads, D). Tensors
+    that differ in B, T or D are returned as they are.
     """
     if len({(len(x), *x.shape[2:]) for x in tensors}) > 1:
         return [*tensors]
@@ -163,11 +165,12 @@ def _in_one(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def same(found: Sequence[Tensor], known: Sequence[Tensor]) -> bool:
-    """Whether tensors are equal, NaN in the same places included."""
+    """Whether tensors are equal; NaN equals NaN."""
     pairs = zip(found, known, strict=True)
     return all(equal(a, b) or allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
 
 @torch.inference_mode(False)
 def copies(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Return copies without gradients, outside inference mode."""
     return tuple(x.detach().clone() for x in tensors)

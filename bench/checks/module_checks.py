@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from impls import Impl
@@ -43,9 +43,8 @@ from .revealing_problems import showing_output, showing_sums, showing_tails, sol
 from .verifying import TOP_LEFT, CheckResult, verify
 
 FLOOR_OF_LSE, EPSILON_OF_LSE = 1e-6, 1 / 8
-"""Error of a log-sum-exp allowed beside the plain formula's, per unit of its size: eight epsilons of float32, and an eighth of
-one of the case's dtype, to which some kernels round queries that they have scaled; half of one where each score is one
-product.
+"""Error of a log-sum-exp that is allowed beside that of the plain formula, per unit of 1 + |lse|: the larger of eight epsilons
+of float32, and an eighth of the epsilon of the case's dtype, to which some kernels round scaled queries.
 """
 
 
@@ -66,7 +65,7 @@ def check_probe(impl: Impl, case: Case) -> None:
     if case.scope == "core":
         numbers, *others = map(strided, (numbers, *others))
         if isinstance(mask := getattr(module, "visible", None), Tensor):
-            module.visible = nn.functional.pad(mask, (0, 1))[..., :-1]
+            module.visible = pad(mask, (0, 1))[..., :-1]
     call = call_of(module, case, numbers)
     check_call(call, range(3 if case.padded or case.page else 2), on_other_tensors=True)
     if case.does.gradients:
@@ -101,8 +100,8 @@ def check_probe_after_another_mask(impl: Impl, case: Case) -> None:
 
 
 def check_scale(impl: Impl, case: Case) -> None:
-    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled. One that takes any keyword
-    may raise an exception for a scale, or ignore it.
+    """Compare a kernel that has a parameter `scale` with the reference: q halved, scale doubled. One that takes any keyword may
+    also ignore a scale, or raise an exception for it.
     """
     parameters: Mapping[str, inspect.Parameter] = {}
     with suppress(TypeError, ValueError):  # of no kernel, and of builtins
@@ -112,7 +111,7 @@ def check_scale(impl: Impl, case: Case) -> None:
     elif any(it.kind is it.VAR_KEYWORD for it in parameters.values()):
         with suppress(Exception):
             _check_scaled(impl, case, 1.0)
-            return
+            return  # it ignores the scale
         try:
             _check_scaled(impl, case, 0.5)
         except Exception as error:
@@ -121,6 +120,9 @@ def check_scale(impl: Impl, case: Case) -> None:
 
 
 def _check_scaled(impl: Impl, case: Case, factor: float) -> None:
+    """Check a kernel with twice the usual scale, and queries multiplied by `factor`: with 0.5 it is right if it uses the scale,
+    with 1 if it ignores it.
+    """
     call = new_call(impl, case)
     module: Any = call.module
     kernel = module.kernel
@@ -159,7 +161,7 @@ OF_LAYERS: dict[str, Callable[[Kernel], Kernel]] = {
         lambda x, *others, **options: layer(x, *others, **options) - x
     ),
 }
-"""The same of a layer."""
+"""Conventions that a layer may not follow, and how to compensate for that."""
 
 SCORES = (
     "right where W_q is zero: rotary angles, a norm of q or k, another scale, other key heads or no bias of q change "
@@ -167,22 +169,24 @@ SCORES = (
 )
 
 
-def mistake_of(impl: Impl, case: Case) -> str | None:
-    """Return the mistake of a core or layer that is right on ordinary inputs only where the mistake is undone."""
+def broken_convention(impl: Impl, case: Case) -> str | None:
+    """Return the convention that a core or layer does not follow: it is wrong on ordinary inputs, and right if that is
+    compensated for. None if there is no such convention.
+    """
     is_core = case.scope == "core"
-    changed, mistakes = ("kernel", OF_KERNELS) if is_core else ("forward", OF_LAYERS)
+    changed, conventions = ("kernel", OF_KERNELS) if is_core else ("forward", OF_LAYERS)
     with suppress(Exception):
         _check_ordinary(impl, case)
         return None
-    for mistake, undone in mistakes.items():
-        if case.T_kv != case.T and mistake == LAYOUT:  # more key heads than heads: native code may crash
+    for convention, compensating in conventions.items():
+        if case.T_kv != case.T and convention == LAYOUT:  # more key heads than heads: native code may crash
             continue
         with suppress(Exception):
             call = new_call(impl, case)
             module = call.module
-            setattr(module, changed, undone(getattr(module, changed)))
+            setattr(module, changed, compensating(getattr(module, changed)))
             check_once(call, problem_of(case))
-            return mistake
+            return convention
     if not is_core:
         with suppress(Exception):
             _check_on(without_queries, "", impl, case)
@@ -213,6 +217,7 @@ def check_sequence_first(impl: Impl, case: Case) -> None:
 
 
 def _check_on(make: Callable[[Case], Problem], why: str, impl: Impl, case: Case) -> None:
+    """Check one call on the problem that `make` returns; `why` begins the message of a failure."""
     problem = solved(make, case)
     check_once(new_call(impl, case, problem), problem, why)
 
@@ -263,6 +268,9 @@ def check_lse(impl: Impl, case: Case) -> None:
 
 
 def _compare_lse(lse: Tensor, base: float, problem: Problem, epsilons: float) -> None:
+    """Compare a log-sum-exp, whose logarithm has this base, with the reference; raises `Wrong`. Beside a multiple of the plain
+    formula's error `epsilons` of the case's dtype are allowed.
+    """
     case = problem.case
     with reference.attending(reference.log_sum), autocasting(case):
         exact, plain = (output_of(problem, getattr(torch, dtype))[..., 0] for dtype in ("float64", case.dtype))
