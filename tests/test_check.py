@@ -215,7 +215,7 @@ CACHES = (
     "mode=decode T=8 T_kv=64 mask=causal_br latent=64 rope=16 page=16 dtype=bfloat16",
 )
 
-EVERY_PROBLEM = {check.words(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}
+EVERY_PROBLEM = {check.name_of(axes): axes for axes in (*check.PROBLEMS, *check.AROUND)}
 
 PROBLEMS = ({}, {"dtype": "bfloat16"}, {"mask": "none"}, {"softcap": 20})
 

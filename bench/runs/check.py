@@ -35,10 +35,11 @@ MOST_WORKERS = 4
 """Most worker processes: each begins by importing torch, which takes a core three seconds."""
 
 SIZES = {"H": 2, "D_h": 64}
+"""Sizes of all test problems that don't give their own."""
 
 PADDED = {"mask": "causal+padding", "B": 3}
-LONE = {"T": 1, "T_kv": 64, "mask": "none"}
-CHUNK = {"mask": "causal_br", "T": 8, "T_kv": 64}
+LONE = {"T": 1, "T_kv": 64, "mask": "none"}  # one new token
+CHUNK = {"mask": "causal_br", "T": 8, "T_kv": 64}  # several new tokens
 REQUESTS = {"requests": "1x8:8+1x6:20+2x1:14", "T": 16, "T_kv": 56, "mask": "causal_br", "source": "cross"}
 
 Problems = tuple[Point, ...]
@@ -96,7 +97,7 @@ AROUND: Problems = (
         CHUNK | {"page": 16}, CHUNK | LATENT | {"page": 16, "dtype": "bfloat16"},
     )),
 )  # fmt: skip
-"""Axes of user-defined layers; kernels get them from the shared layer."""
+"""Problems of layers alone; the shared layer handles these axes for kernels."""
 
 PROBLEMS = (
     *FORWARD,
@@ -105,8 +106,8 @@ PROBLEMS = (
 )
 
 
-def words(axes: Point) -> str:
-    """Name a test problem: `mode=forward mask=none`."""
+def name_of(axes: Point) -> str:
+    """Return the name of a test problem: `mode=forward mask=none`."""
     return " ".join(f"{axis}={value}" for axis, value in ({"mode": "forward"} | axes).items())
 
 
@@ -118,7 +119,7 @@ class Result:
     problem: str
     """Axes that differ from the defaults of `check`."""
     id: str
-    """Of the case."""
+    """Id of the case."""
     outcome: str = PASSED
     """`passed`, or a reason of `bench.cases.outcome`."""
     detail: str | None = None
@@ -199,17 +200,17 @@ def check(names: list[str], device: str, timeout: float, report: Callable[[Resul
 
     def script(number: str) -> Script:
         nonlocal first
-        for index, (impl, axes, it) in todo:
+        for index, (impl, axes, built) in todo:  # each problem goes to one worker
             client, begun = workers[number], perf_counter()
             try:
-                if it["unsupported"]:
-                    raise Unsupported(it["unsupported"])
-                cell = {"what": "it", "impl": impl, "case": it["case"]}
+                if built["unsupported"]:
+                    raise Unsupported(built["unsupported"])
+                cell = {"what": "it", "impl": impl, "case": built["case"]}
                 reply = yield from checking(client, cell, False, set(), keep=False, memory=False)
                 found: dict[str, Any] = {name: reply["columns"][name] for name in ("error", "error_bound")}
             except Skip as outcome:
                 found = {"outcome": outcome.reason, "detail": str(outcome)}
-            done[index] = Result(impl, words(axes), it["id"], **found, seconds=perf_counter() - begun)
+            done[index] = Result(impl, name_of(axes), built["id"], **found, seconds=perf_counter() - begun)
             while first in done:
                 report(done[first])
                 first += 1
@@ -217,9 +218,9 @@ def check(names: list[str], device: str, timeout: float, report: Callable[[Resul
     with closing(NamedWorkers(numbers, lambda _: WorkerClient(Variant(), setting).send("cases", **given))) as workers:
         try:
             todo = enumerate(
-                (impl, axes, it)
+                (impl, axes, built)
                 for impl, cases in workers["0"].first["cases"].items()
-                for axes, it in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
+                for axes, built in zip((*PROBLEMS, *AROUND), cases, strict=False)  # a kernel has none of the last ones
             )
             run_concurrently([script(number) for number in workers])
         except Lost as lost:  # a process can't start, or not again
