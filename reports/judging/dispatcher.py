@@ -143,8 +143,10 @@ def module(
 
 
 def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:
-    """Return ratios of the selectable kernels from the runs. Later runs replace earlier ones, and cores the layers around them:
-    projections are equal, so that a layer is faster if its core is.
+    """Return the ratios of the selectable kernels' times to SDPA's, by setting and number of keys.
+
+    Later runs replace earlier ones, and measurements of cores replace those of layers: projections are equal, so that a
+    layer is faster if its core is.
 
     Raises:
         RunError: the runs are of several machines.
@@ -159,14 +161,15 @@ def measured(runs: Sequence[tuple[Run, Rows]]) -> dict[Setting, ByLength]:
         for row in rows:
             if (row["scope"], row["impl"]) == (scope, SDPA) and (setting := _setting(row, run.machine)):
                 # with a boolean mask SDPA's own kernels alone, which like SDPA return 0 for a query without visible keys
-                own = "" if setting.mask in ("none", "causal") else "**options"
+                needed = "" if setting.mask in ("none", "causal") else "**options"
                 known, T = found.setdefault(setting, {}), row["T_kv"]
                 skipped = {cell["impl"] for cell in run.skipped if cell["id"] == row["id"]}
-                if T not in known or kernels().keys() & {*row["over"], *skipped}:  # without them, it replaces nothing
+                # a run that requested no selectable kernel replaces nothing
+                if T not in known or kernels().keys() & {*row["over"], *skipped}:
                     known[T] = {
                         impl: row["over"][impl].inverse
                         for impl, source in kernels().items()
-                        if own in source and impl in row["over"].keys() - wrong
+                        if needed in source and impl in row["over"].keys() - wrong
                     }
     return {setting: by_length for setting, by_length in found.items() if any(by_length.values())}
 

@@ -95,7 +95,7 @@ def _core(row: Row, impl: str, window: Any) -> tuple[Any, ...]:
 
 
 def nearer(found: Iterable[ModelStep]) -> str:
-    """Say whether hot or cold times predict a core's time in the model better; '' if no core was measured cold."""
+    """Return a sentence on whether hot or cold times are nearer to a core's time in the model; '' if none was measured cold."""
     off = [(abs(math.log(it.inside / it.hot)), abs(math.log(it.inside / it.cold))) for it in found if it.cold > 0]
     if not off:
         return ""
@@ -107,8 +107,9 @@ def nearer(found: Iterable[ModelStep]) -> str:
 
 
 def _predicted(share: Ratio, cores: Rows, bases: Rows) -> Ratio:
-    """Return 1 + share · (ratio of the cores' total times - 1); the two errors are independent. An interval of all ratios
-    of a case holds for a mean of them.
+    """Return 1 + share · (ratio of the cores' total times - 1); the two errors are independent.
+
+    The ratio of the totals is the mean of the cores' ratios, weighted by the times of `bases`; so are the ends of its interval.
     """
     ratios = zip(*map(ratio, cores, bases), strict=True)
     core = Ratio(*(fmean(bounds, [base["median"] for base in bases]) for bounds in ratios))

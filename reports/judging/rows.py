@@ -26,10 +26,11 @@ Row = Mapping[str, Any]
 
 Rows = Sequence[Row]
 
-#: Seconds, from pytest-benchmark's stats.
 STATS = ("median", "q1", "q3", "min", "max", "mean", "stddev", "iqr", "rounds", "iterations")
+"""Columns from pytest-benchmark's stats: seconds, and two counts."""
 
 MASKED = ("work_share", "mask_efficiency", "mask_efficiency_low", "mask_efficiency_high")
+"""Columns that compare a case with the same one without its mask."""
 
 _NUMBERS = (
     *STATS, "error", "error_bound", "peak_bytes", "flops", "bytes", "processes", "page_faults", "kept_pages_s",
@@ -42,6 +43,7 @@ _NUMBERS = (
 """Columns that hold numbers in every row, NaN if missing."""
 
 _SWITCHES = ("repeats", "proved_ragged")
+"""Columns that are True, False or missing."""
 
 _OTHERS = (
     "kernel", "clock", "baseline", "standing", "case_hash", "impl_hash", "packages", "pins", "left_out", "compile_cache",
@@ -170,7 +172,7 @@ def _measured(row: Row, gpu: object) -> Object:
 
 
 def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
-    """Return `MASKED`. The two cases have separate rounds, so that their ratio is taken visit by visit."""
+    """Return the columns `MASKED`, NaN if unknown. The cases have separate rounds, so that their ratio is taken by visit."""
     # padding is counted in full, so that the visible share is unknown; of a cluster, the nodes may differ
     if (
         unmasked is None
@@ -184,8 +186,8 @@ def _efficiency(row: Row, unmasked: Row | None) -> tuple[float, ...]:
 
 
 def _judge(rows: Iterable[Object], over: Ratios, run: Run) -> None:
-    """Add columns that compare each implementation of a case with the others, which stand in the order of time; those
-    that failed a check have no rank.
+    """Add to the rows of one case the columns that compare its implementations. `over`: their ratios, in the order of time.
+    Implementations that failed a check have no rank.
     """
     wrong = run.wrong
     right = [one for one in over if one not in wrong]
