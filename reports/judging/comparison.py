@@ -166,14 +166,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
     if other:  # what fails in head alone may be the machine's
         unclear = {it: replace(it.verdict, word=INCONCLUSIVE) for it in shown if it.verdict.word == BROKEN}
         shown = [replace(it, verdict=unclear[it], broken=False) if it in unclear else it for it in shown]
-    notes = list(dict.fromkeys([*disturbed, *_notes(base, head, found)]))  # the runs may have one name
-    notes += _unverified(shown)
-    if same := [name for name, it in implementations.items() if it.word == REGRESSED and name not in changed]:
-        notes.append(
-            f"the code of {words.listing(same)} is the same in both runs, as is torch: something else slowed it"
-        )
-    if open_ := [it for it in changed if it not in implementations or implementations[it].word == INCONCLUSIVE]:
-        notes.append(f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes")
+    notes = dict.fromkeys([*disturbed, *_notes(base, head, found)])  # the runs may have one name
     reasons = {cell.verdict.reason for cell in shown if cell.verdict.word == INCONCLUSIVE}
     unjudged = "" if implementations else other or words.listing(sorted(reasons)) or "no cell in common"
     if not head.complete and any(cell.verdict.word == verdict.GONE for cell in shown):
@@ -183,7 +176,7 @@ def compare(base: Run, head: Run, margin: float = verdict.MARGIN_OF_RUNS) -> Com
         head.name,
         margin,
         sorted(shown, key=worst_first),
-        notes,
+        [*notes, *_unverified(shown), *_notes_on_code(base, head, implementations, changed)],
         machine=head.machine,
         commands=[
             *(f"{run.command}  # {run.name}, at {run.commit_id or 'an unknown commit'}" for run in (base, head)),
@@ -239,6 +232,7 @@ def _cell(key: Key, variants: Rows, judged: Verdict | None, other: str, margin: 
 
 
 def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
+    """Yield what differs between two runs besides the code, and how precisely they can be compared."""
     if different := fingerprint.differing(base, head, software=True):
         yield f"compared across versions: {different}"
     if different := fingerprint.environment(base, head):
@@ -256,6 +250,14 @@ def _notes(base: Run, head: Run, found: Changes) -> Iterator[str]:
         f"changes are relative to {words.plural(len(found.anchors), 'implementation')} whose code is the same in both "
         f"runs. One of their cells changes by {cells}, and all of an implementation by another {impls} (standard deviations)"
     )
+
+
+def _notes_on_code(base: Run, head: Run, judged: Mapping[str, Verdict], changed: Collection[str]) -> Iterator[str]:
+    """Yield which implementations regressed with unchanged code, and the command that settles those with changed code."""
+    if same := [name for name, it in judged.items() if it.word == REGRESSED and name not in changed]:
+        yield f"the code of {words.listing(same)} is the same in both runs, as is torch: something else slowed it"
+    if open_ := [it for it in changed if it not in judged or judged[it].word == INCONCLUSIVE]:
+        yield f"`{_interleaved(base, head, open_)}` detects 1 % in a few minutes"
 
 
 def _unverified(cells: Iterable[Cell]) -> Iterator[str]:
