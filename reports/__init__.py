@@ -1,4 +1,4 @@
-"""Reports: saved runs -> frames -> findings, charts and a page. Never imports torch, impls or bench."""
+"""Reports: saved runs -> rows -> findings, charts and a page. Never imports torch, impls or bench."""
 
 from pathlib import Path
 

@@ -98,7 +98,7 @@ def _not_resolved(cases: Cases) -> str:
     return f"{_open(cases)} of {words.plural(len(cases), 'case')} not resolved" if _open(cases) else ""
 
 
-def own(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
+def own_results(grid: Grid, wrong: frozenset[str]) -> Iterator[str]:
     """Yield a sentence for each of the user's own correct implementations: 'mine: mean slowdown 1.3 (6/12).'; if at least half
     of its cases are not resolved, 'mine: mean slowdown 1.3, not resolved in 2 of 3 cases.' Yields none if there are more than
     MOST_OWN: the table lists them.

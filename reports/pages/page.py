@@ -104,7 +104,10 @@ def html(this: Report, figures: Sequence[str] = ()) -> str:
 
 def _lead(this: Report) -> list[str]:
     """Return how fast the user's own implementations are, and what limits confidence."""
-    return [*findings.own(this.grid, this.run.wrong), *[this.trust] * any(case.ranked for case in this.grid.cases)]
+    return [
+        *findings.own_results(this.grid, this.run.wrong),
+        *[this.trust] * any(case.ranked for case in this.grid.cases),
+    ]
 
 
 def notices(this: Report) -> Iterator[str]:

@@ -186,9 +186,11 @@ def test_an_own_mean_is_marked_if_it_is_not_resolved_in_half_of_the_cases(as_run
     noisy = injected(0, {}, noise=Noise(process=0.5))
     for data, end in ((injected(0, {}), r"\."), (noisy, r", not resolved in 2 of 2 cases\.")):
         this = report(as_run({**data, "registry": known}))
-        (told,) = findings.own(this.grid, frozenset())
+        (told,) = findings.own_results(this.grid, frozenset())
         assert re.fullmatch(rf"linear: mean slowdown [\d.]+{end}", told), told
-    assert not [*findings.own(replace(this.grid, own=frozenset(IMPLS)), frozenset())]  # the table lists more than three
+    assert not [
+        *findings.own_results(replace(this.grid, own=frozenset(IMPLS)), frozenset())
+    ]  # the table lists more than three
 
 
 def test_headline_heat_map_and_case_table_never_contradict(as_run):
