@@ -38,6 +38,11 @@ tile of keys with one weight for all shows.
 FARTHEST_OF_FLOAT16 = 9.0
 """The farthest distance in float16: up to it, exponentials are normal numbers."""
 
+OF_THE_LAST = 4.0
+"""Factor on the gradient of the last query's output. Under a causal mask no other query sees the last key, whose gradient
+would be small beside the others', which are sums.
+"""
+
 LARGE_ADDEND, LATE_ADDEND = 64.0, 511
 """Size of two values that cancel where sums are shown, and the second one's key: the last of a tile of 512, since torch's own
 SDPA adds up gradients of such tiles in the narrow dtype.
@@ -94,12 +99,13 @@ def showing_tails(case: Case) -> Problem:
     gradient of the output (one scale for the whole tensor doesn't fit), so that output and gradients are wrong if they are
     left out: as probs of a query are lower, its gradient is larger. The first feature of these values is the same, which the
     gradients ignore: it would cancel nearly everything. Two keys are equal, and one is zero. Every 16th query has ordinary
-    scores, divided by powers of two.
+    scores, divided by powers of two. In the first head of 513 queries the last one has the lowest scores, and the largest
+    gradient.
     """
     if case.scope == "layer":
         return _showing_tails_of_layer(case)
     generator = data.seeded(case, 5)
-    queries = torch.arange(case.B * case.H * case.T).view(case.B, case.H, case.T)
+    queries = torch.arange(-1, case.B * case.H * case.T - 1).view(case.B, case.H, case.T)
     q = torch.zeros(*queries.shape, case.D_h)
     k, v = (data.randn((case.B, *size), generator) for size in data.cache_sizes(case))
     farthest, large = _farthest(case), _large_value(case)
@@ -114,6 +120,7 @@ def showing_tails(case: Case) -> Problem:
     sizes = large ** (1.0 - 2 * odd)
     v *= sizes
     emphasis = (torch.exp(q[..., :1]) + case.T_kv) / math.exp(farthest) * (torch.arange(case.D_v) > 0)  # 1 / prob
+    emphasis[..., -1, :] *= OF_THE_LAST
     emphasis = emphasis * large / sizes.repeat_interleave(case.H // case.H_kv, 1)
     pattern = torch.full_like(queries, patterns.APART).to(case.device)
     keys = (torch.arange(case.T_kv) > 0).to(case.device).expand(case.B, case.H_kv, -1)  # the first one's are far larger
